@@ -1,0 +1,1 @@
+"""Training programs on real data, each of which runs eagerly, co-executed, or both side by side."""

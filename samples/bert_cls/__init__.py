@@ -1,0 +1,1 @@
+"""BERT classification with metrics read in the training step."""
