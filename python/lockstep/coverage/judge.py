@@ -1,0 +1,193 @@
+"""Runs one program each way and says whether anything that a user could see differs.
+
+Eager runs twice, the second time with freshly allocated memory filled with a pattern: a leaf in
+which eager differs from itself (uninitialised memory, thread order) is compared by layout only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from .case import Program, Run, Skip
+from .snapshot import Leaves, clean, describe, differing, freeze, rng_state, seed_all
+from .ways import Eager
+
+_FIRST_COUNTED = 2  # index of the third call
+_MALLOPT_PERTURB = -6  # M_PERTURB of glibc's malloc.h
+_DETAIL_LIMIT = 6
+
+Mark = Callable[[str], None]
+
+
+@dataclass
+class Call:
+    """All that one call left behind."""
+
+    leaves: Leaves
+    error: tuple | None
+    warnings: list[tuple[str, str]]
+    rng: tuple
+    seconds: float
+
+
+@dataclass
+class Record:
+    """All calls of one run, and the counters of the way from the third call on."""
+
+    calls: list[Call] = field(default_factory=list)
+    counts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def steady_s(self) -> float:
+        return sum(c.seconds for c in self.calls[_FIRST_COUNTED:])
+
+
+@contextmanager
+def _patterned_memory() -> Iterator[None]:
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_MALLOPT_PERTURB, 0xA5)
+    try:
+        yield
+    finally:
+        libc.mallopt(_MALLOPT_PERTURB, 0)
+
+
+def _error_record(error: BaseException, step: Callable) -> tuple:
+    """Type, message and the way from the step to the line that raised."""
+    frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+    code = getattr(step, "__code__", None) or getattr(type(step).__call__, "__code__", None)
+    if code is not None:
+        starts = [i for i, f in enumerate(frames) if f[0] == code.co_filename and f[2] == code.co_name]
+        frames = frames[starts[0] :] if starts else frames
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
+    return (kind, clean(str(error)), frames)
+
+
+def _call(run: Run, fn: Callable, index: int) -> Call:
+    args = run.inputs(index)
+    error = out = None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        start = time.perf_counter()
+        try:
+            out = fn(*args)
+        except BaseException as e:  # noqa: BLE001 - whatever a program raises is part of the result
+            error = _error_record(e, run.step)
+        seconds = time.perf_counter() - start
+    leaves = freeze({"result": out, "args": args, "state": run.state})
+    said = [(w.category.__name__, clean(str(w.message))) for w in caught]
+    return Call(leaves, error, said, rng_state(), seconds)
+
+
+def record(program: Program, way: Eager) -> Record:
+    """Makes a fresh run of the program, steps it and keeps what every call left behind."""
+    seed_all(program.seed)
+    run = program.make()
+    result = Record()
+    fn = way.wrap(run.step)
+    try:
+        for index in range(run.calls):
+            if index == _FIRST_COUNTED:
+                way.start_counting(fn)
+            result.calls.append(_call(run, fn, index))
+        result.counts = way.counts(fn)
+    finally:
+        way.close(fn)
+        if run.close is not None:
+            run.close()
+    return result
+
+
+def _leaf_differences(a: Call, b: Call, unstable: set[str]) -> list[str]:
+    lines = []
+    for path in differing(a.leaves, b.leaves):
+        x, y = a.leaves.get(path), b.leaves.get(path)
+        if path in unstable and (x is None or y is None or x[:-1] == y[:-1] or x[0] == y[0]):
+            continue
+        lines.append(f"{path or '.'}: {describe(x, y)}")
+    return lines
+
+
+def _differences(a: Record, b: Record, c: Record) -> tuple[str, list[str]]:
+    """Status of c against eager's two records, and a line for each difference."""
+    status, lines = "equal", []
+    for i, (x, y, z) in enumerate(zip(a.calls, b.calls, c.calls, strict=True)):
+        found = []
+        if x.error != z.error and x.error == y.error:
+            if z.error is not None:
+                status = "error"
+            found.append(f"raised: eager {_show(x.error)}, the other {_show(z.error)}")
+        found += _leaf_differences(x, z, set(differing(x.leaves, y.leaves)))
+        if x.rng != z.rng and x.rng == y.rng:
+            found.append("the state of a random generator differs")
+        if z.warnings != y.warnings:
+            found.append(f"warnings: eager {y.warnings}, the other {z.warnings}"[:600])
+        lines += [f"call {i + 1}: {line}" for line in found]
+        if found and status == "equal":
+            status = "wrong"
+    return status, lines
+
+
+def _show(error: tuple | None) -> str:
+    if error is None:
+        return "nothing"
+    where = f" at {error[2][-1][0].rsplit('/', 1)[-1]}:{error[2][-1][1]}" if error[2] else ""
+    return f"{error[0]}: {error[1][:300]}{where}"
+
+
+def _unstable(a: Record, b: Record) -> list[str]:
+    """Where eager differs from itself."""
+    found: list[str] = []
+    for i, (x, y) in enumerate(zip(a.calls, b.calls, strict=True)):
+        found += [f"call {i + 1}: {p}" for p in differing(x.leaves, y.leaves)]
+        if x.rng != y.rng:
+            found.append(f"call {i + 1}: random generator")
+        if x.error != y.error:
+            found.append(f"call {i + 1}: exception")
+    return found
+
+
+def judge(program: Program, way: Eager, mark: Mark = lambda phase: None) -> dict[str, Any]:
+    """Judges one program; mark(phase) is called before each phase, so that a crash has a place.
+
+    The result has the keys program, status (equal, wrong, error, skip), detail, unstable, counts,
+    eager_s and way_s (seconds of the calls from the third on).
+    """
+    result: dict[str, Any] = {"program": program.name, "status": "skip", "detail": []}
+    mark("eager")
+    try:
+        a = record(program, Eager())
+        mark("eager again")
+        with _patterned_memory():
+            b = record(program, Eager())
+    except Skip as skip:
+        return {**result, "detail": [str(skip)]}
+    except Exception as e:  # noqa: BLE001 - the program itself is broken here, whatever the way
+        return {**result, "detail": [f"cannot be made: {type(e).__name__}: {clean(str(e))[:200]}"]}
+    mark(way.name)
+    try:
+        c = record(program, way)
+    except Exception as e:  # noqa: BLE001
+        last = traceback.format_exc().splitlines()[-12:]
+        return {**result, "status": "error", "detail": [f"{type(e).__name__}: {e}"[:600], *last]}
+    status, lines = _differences(a, b, c)
+    unstable = _unstable(a, b)
+    return {
+        "program": program.name,
+        "status": status,
+        "detail": lines[:_DETAIL_LIMIT],
+        "unstable": unstable[:_DETAIL_LIMIT],
+        "counts": c.counts,
+        "dense": program.dense,
+        "repeats": program.repeats,
+        "raised": sum(x.error is not None for x in a.calls),
+        "eager_s": a.steady_s,
+        "way_s": c.steady_s,
+    }
