@@ -1,0 +1,119 @@
+"""Snapshots of everything a program can reach, and the first difference between two of them.
+
+A snapshot copies: it must not expose a storage (no `numpy()`, `data_ptr()` or `untyped_storage()`
+on a live tensor), because an exposed storage is treated differently by what is tested here.
+"""
+
+import random
+
+import numpy as np
+import torch
+
+
+class Walk:
+    """Flattens values into a list of (path, what) that can be compared with `==`."""
+
+    def __init__(self):
+        self.found = []
+        self.tensors = []
+        self.seen = {}
+        self.alive = []  # an id stands for one object only as long as the object lives
+
+    def add(self, path, what):
+        self.found.append((path, what))
+
+    def value(self, path, value):
+        if isinstance(value, (torch.Tensor, list, dict)) or hasattr(value, "__dict__"):
+            if id(value) in self.seen:
+                self.add(path, f"same object as {self.seen[id(value)]}")
+                return
+            self.seen[id(value)] = path
+            self.alive.append(value)
+        if isinstance(value, torch.Tensor):
+            self.tensor(path, value)
+        elif isinstance(value, np.ndarray):
+            self.add(path, ("array", value.dtype.str, value.shape, value.strides, value.tobytes()))
+        elif isinstance(value, (float, np.floating)):
+            self.add(path, (type(value).__name__, np.float64(value).tobytes(), float(value)))
+        elif isinstance(value, (list, tuple)):
+            self.add(path, (type(value).__name__, len(value)))
+            for index, item in enumerate(value):
+                self.value(f"{path}[{index}]", item)
+        elif isinstance(value, dict):
+            self.add(path, ("dict", [k if isinstance(k, (str, int, float)) else 0 for k in value]))
+            for index, item in enumerate(value.values()):
+                self.value(f"{path}.values()[{index}]", item)
+        elif isinstance(value, torch.Generator):
+            self.add(path, ("generator", value.get_state().numpy().tobytes()))
+        elif isinstance(value, torch.optim.Optimizer):
+            self.value(f"{path}.groups", [dict(group, params=0) for group in value.param_groups])
+            self.value(f"{path}.state", dict(value.state))
+        elif hasattr(value, "__dict__") and not callable(value):
+            for name, item in vars(value).items():
+                self.value(f"{path}.{name}", item)
+        else:
+            self.add(path, repr(value))
+
+    def tensor(self, path, tensor):
+        shares = [name for name, other in self.tensors if torch._C._is_alias_of(tensor, other)]
+        self.tensors.append((path, tensor))
+        node = type(tensor.grad_fn).__name__ if tensor.requires_grad else ""
+        layout = (str(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        self.add(f"{path} layout", layout)
+        self.add(f"{path} shares memory with", shares[:1])
+        self.add(
+            f"{path} requires_grad, is_leaf, grad_fn", (tensor.requires_grad, tensor.is_leaf, node)
+        )
+        self.add(f"{path} version", tensor._version)
+        self.add(f"{path} bits", bits(tensor))
+        if tensor.is_leaf and tensor.requires_grad:
+            self.value(f"{path}.grad", tensor.grad)
+
+
+def bits(tensor):
+    """The values as (bytes, text): the bytes decide, the text is for the reader."""
+    with torch.no_grad():
+        copy = (
+            tensor.detach()
+            .resolve_conj()
+            .resolve_neg()
+            .clone(memory_format=torch.contiguous_format)
+        )
+        text = "" if copy.numel() > 64 else str(copy.tolist())
+        return copy.reshape(-1).view(torch.uint8).numpy().tobytes(), text
+
+
+def rng_states():
+    return {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "numpy": repr(np.random.get_state()),
+        "random": random.getstate(),
+    }
+
+
+def snapshot(values):
+    """A list of (path, what) for a dict of values; shares nothing with them."""
+    walk = Walk()
+    for name, value in values.items():
+        walk.value(name, value)
+    for name, state in rng_states().items():
+        walk.add(f"{name} random state", state)
+    return walk.found
+
+
+def first_difference(eager, other):
+    """None, or a sentence that names the first path that differs and shows both sides."""
+    for (path, left), (other_path, right) in zip(eager, other, strict=False):
+        if path != other_path:
+            return f"path differs: eager has {path}, lockstep has {other_path}"
+        if left != right:
+            return f"{path} differs:\n  eager    {show(left)}\n  lockstep {show(right)}"
+    if len(eager) != len(other):
+        return f"eager has {len(eager)} values, lockstep has {len(other)}"
+    return None
+
+
+def show(what):
+    if isinstance(what, tuple) and what and isinstance(what[0], bytes):
+        return what[1] or f"{len(what[0])} bytes"
+    return str(what)[:600]
