@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import os
 import platform
-import shlex
 import sys
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .case import BadInput, Case
+from .cli_text import reproduce
 from .journal import Journal, read_journal
 from .pool import Options, run_cases, thread_count
 from .sources import SOURCES, load_source
@@ -111,16 +111,6 @@ def _header(args: argparse.Namespace, way: str) -> dict[str, Any]:
     }
 
 
-def reproduce(case_id: str, program: str, way: str) -> str:
-    """The command that runs one program of one case again."""
-    parts = ["python", "-m", "lockstep.coverage", "--case", case_id]
-    if program:
-        parts += ["--program", program]
-    if way != "strict":
-        parts += ["--way", way]
-    return shlex.join(parts)
-
-
 def _print_failures(result: dict[str, Any], write: Any, full: bool = False) -> None:
     for failure in result.get("failures", [])[: None if full else 1]:
         write(f"{failure['status'].upper()} {result['case']} {failure['program']}")
@@ -174,7 +164,8 @@ def _check(args: argparse.Namespace) -> None:
         raise BadInput(f"--limit must be more than 0 seconds, not {args.limit}")
     if args.program and not args.case:
         raise BadInput("--program names a program of a case; give --case as well")
-    create_way(args.way)
+    if args.way not in WAYS:
+        raise BadInput(f"there is no way {args.way!r} to run a case; choose from {', '.join(WAYS)}")
 
 
 def main(argv: list[str]) -> int:
@@ -205,6 +196,7 @@ def _main(args: argparse.Namespace) -> int:
     if args.list:
         print("\n".join(c.id for c in cases))
         return 0
+    create_way(args.way)
     if thread_count() > 1:
         print(f"lockstep.coverage: {thread_count()} threads before the first fork", file=sys.stderr)
     if args.case or args.function:
