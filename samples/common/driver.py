@@ -52,7 +52,8 @@ def lockstep_decorator(when: str) -> Callable:
     try:
         import lockstep
     except ImportError as error:
-        raise SystemExit(f"lockstep cannot be imported ({error}); --mode eager runs without it")
+        message = f"lockstep cannot be imported ({error}); --mode eager runs without it"
+        raise SystemExit(message) from error
 
     def decorate(step: Callable) -> Callable:
         return lockstep.function(step, numerics="strict", when=when)

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-_COLOR_NAMES = ("astronaut", "chelsea", "coffee", "rocket", "hubble_deep_field", "immunohistochemistry")
+_COLOR_NAMES = ("astronaut", "chelsea", "coffee", "rocket", "hubble_deep_field", "retina")
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ class Outcome:
     eager_seconds, copy_seconds  time of each step, empty for a copy that did not run
     warm_up                      number of steps at the start that the figures leave out
     differences                  one sentence each for what differs after the last step
-    stats                        lockstep.stats of the co-executed step
+    stats                        lockstep.stats of the co-executed step since the warm-up
     """
 
     name: str

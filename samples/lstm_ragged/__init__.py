@@ -1,0 +1,1 @@
+"""An LSTM written by hand over lines of different lengths."""

@@ -1,0 +1,1 @@
+"""ResNet-50 on crops of real photographs."""

@@ -1,0 +1,12 @@
+"""ResNet-50 on crops of real photographs. See README.md for the options."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from samples.common.driver import main  # noqa: E402
+from samples.resnet50.program import make  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main(make))

@@ -1,0 +1,1 @@
+"""WGAN with gradient penalty on handwritten digits."""

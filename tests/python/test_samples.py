@@ -1,0 +1,81 @@
+"""Every sample trains bit for bit as in eager, and in its steady state the graph runs its ops."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))
+
+from samples.common.compare import differences  # noqa: E402
+from samples.common.driver import run_compare  # noqa: E402
+from samples.common.streams import RandomStreams, seed_all  # noqa: E402
+
+PROGRAMS = [path.parent.name for path in ROOT.glob("samples/*/program.py")]
+NAMES = sorted(name for name in PROGRAMS if name != "common")
+FIXED_STEPS, DYNAMIC_STEPS = 25, 60
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sample_equals_eager_and_runs_in_the_graph(name):
+    make = importlib.import_module(f"samples.{name}.program").make
+    program = make("small", 0)
+    assert program.name == name
+    steps = FIXED_STEPS if program.fixed_flow else DYNAMIC_STEPS
+    outcome = run_compare(make, "small", steps, when="always")
+    assert outcome.differences == []
+    assert outcome.steps == steps
+    assert outcome.graph_share() >= 0.99, outcome.stats
+    if program.fixed_flow:
+        assert outcome.stats["divergences"] == 0, outcome.stats
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sample_folder_is_complete(name):
+    folder = ROOT / "samples" / name
+    assert (folder / "main.py").is_file()
+    assert f"samples/{name}/main.py" in (folder / "README.md").read_text()
+
+
+def test_command_line_trains_eagerly_without_options_of_lockstep():
+    command = [sys.executable, "samples/bert_cls/main.py", "--mode", "eager", "--size", "small"]
+    result = subprocess.run([*command, "--steps", "4"], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "4 steps" in result.stdout
+
+
+def test_command_line_refuses_a_step_count_below_one():
+    command = [sys.executable, "samples/bert_cls/main.py", "--steps", "0"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "--steps is 0" in result.stderr
+
+
+def test_differences_compares_bits():
+    nan = torch.tensor([float("nan"), 1.0])
+    assert differences({"a": nan}, {"a": nan.clone()}) == []
+    assert differences({"a": torch.tensor(0.0)}, {"a": torch.tensor(-0.0)}) != []
+    assert differences({"a": 0.0}, {"a": -0.0}) != []
+    assert differences({"a": torch.zeros(2)}, {"a": torch.zeros(2).double()}) != []
+    assert differences({"a": torch.zeros(2, 3).t()}, {"a": torch.zeros(3, 2)}) != []
+    assert differences({"a": np.arange(3)}, {"a": np.arange(3)}) == []
+    assert differences({"a": 1}, {}) == ["a exists in one copy only"]
+
+
+def test_random_streams_of_two_copies_do_not_touch_each_other():
+    seed_all(7)
+    first, second = RandomStreams(1), RandomStreams(1)
+    with first:
+        drawn = torch.rand(3), np.random.rand(), torch.rand(1)
+    outside = torch.rand(1)
+    with second:
+        again = torch.rand(3), np.random.rand(), torch.rand(1)
+    assert torch.equal(drawn[0], again[0]) and drawn[1] == again[1]
+    assert differences(first.state(), second.state()) == []
+    seed_all(7)
+    assert torch.equal(outside, torch.rand(1))
