@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Command one: sets everything up, then trains a small BERT on real data (the standard library's
+# own source), eagerly and in lockstep side by side, and compares all bits after every step.
+#
+#   bash scripts/demo.sh                     the sample bert_cls, 100 steps
+#   bash scripts/demo.sh gpt2 --steps 30     another folder of samples/, with its options
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+bash scripts/setup.sh
+export PATH="${LOCKSTEP_VENV:-$PWD/.venv}/bin:$PATH" PYTHONPATH="$PWD/python"
+sample="bert_cls"
+if [ $# -gt 0 ] && [ "${1#-}" = "$1" ]; then
+    sample="$1"
+    shift
+fi
+printf '\n== sample %s, eager beside lockstep\n' "$sample"
+exec python "samples/$sample/main.py" --mode compare "$@"
