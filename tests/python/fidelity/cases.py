@@ -21,7 +21,7 @@ def batch(_number=0, rows=ROWS):
     return torch.randn(rows, FEATURES), torch.randint(0, CLASSES, (rows,))
 
 
-def busy(x, size=160, times=3):
+def busy(x, size=128, times=3):
     """Work that keeps a runner busy for a while: returns [size, size], a function of x's values."""
     matrix = torch.ones(size, size) * 0.01 + x.reshape(-1)[0] * 0.001
     for _ in range(times):

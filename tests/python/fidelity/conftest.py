@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 HERE = Path(__file__).resolve().parent
 PACKAGE_ROOT = HERE.parents[2] / "python"
@@ -20,13 +20,26 @@ def pytest_configure(config):
 
 
 @pytest.fixture(autouse=True)
+def one_thread():
+    """Kernels run on one thread, so that the tests stay quick on a machine with other work.
+
+    The tests about threads choose their own number.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
 def nothing_left():
     """Every test ends with the Python threads it began with."""
     before = set(threading.enumerate())
     yield
-    gc.collect()
-    left = [t for t in threading.enumerate() if t not in before and t.is_alive() and not t.daemon]
-    assert not left, f"threads left behind: {left}"
+    left = [t for t in threading.enumerate() if t not in before and not t.daemon]
+    for thread in left:
+        thread.join(timeout=5)
+    assert not any(thread.is_alive() for thread in left), f"threads left behind: {left}"
 
 
 @pytest.fixture(scope="session")

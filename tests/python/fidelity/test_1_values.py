@@ -32,6 +32,23 @@ def test_values():
     check(make)
 
 
+@item("1.values")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_values_of_parallel_kernels(threads):
+    def make(run):
+        torch.set_num_threads(threads)
+        net = nn.Sequential(nn.Linear(64, 512), nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 3))
+
+        def step(x):
+            loss = net(x).softmax(0).square().sum()
+            loss.backward()
+            return loss, x.sum(), x.norm(dim=0)
+
+        return Case(step, lambda i: (torch.randn(600, 64),), net=net)
+
+    check(make)
+
+
 @item("1.gradients")
 def test_gradients():
     def make(run):
