@@ -8,7 +8,7 @@ from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
-_TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|\n|[^\s\w]")
+TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|\n|[^\s\w]")
 
 
 @lru_cache(maxsize=64)
@@ -20,7 +20,7 @@ def source_of(module: str) -> str:
 
 def tokenize(text: str) -> list[str]:
     """Identifiers, numbers, line ends and single punctuation characters, in order."""
-    return _TOKEN.findall(text)
+    return TOKEN.findall(text)
 
 
 class Vocabulary:

@@ -1,0 +1,1 @@
+"""BERT question answering over standard library source."""

@@ -1,0 +1,1 @@
+"""DCGAN with two optimizers on handwritten digits."""

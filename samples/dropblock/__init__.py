@@ -1,0 +1,1 @@
+"""A residual net with scheduled DropBlock on photographs."""

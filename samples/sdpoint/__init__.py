@@ -1,0 +1,1 @@
+"""Stochastic down-sampling points in a residual net."""

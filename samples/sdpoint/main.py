@@ -1,0 +1,12 @@
+"""Stochastic down-sampling points in a residual net. See README.md for the options."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from samples.common.driver import main  # noqa: E402
+from samples.sdpoint.program import make  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main(make))
