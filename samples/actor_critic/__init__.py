@@ -1,0 +1,1 @@
+"""Actor-critic with the environment inside the training step."""

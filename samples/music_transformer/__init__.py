@@ -1,0 +1,1 @@
+"""MusicTransformer with relative attention on Bach chorales."""

@@ -1,0 +1,1 @@
+"""TreeLSTM by recursion over syntax trees."""
