@@ -1,0 +1,1 @@
+"""Faster R-CNN with non-maximum suppression in numpy."""

@@ -1,0 +1,1 @@
+"""YOLOv3 for digits placed on photographs."""
