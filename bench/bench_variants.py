@@ -1,0 +1,67 @@
+"""The ways to run a step: eager, Lockstep, and what they are compared with."""
+
+import glob
+import os
+import tempfile
+
+
+def identity(program, step, options):
+    return step
+
+
+def lockstep_with(when):
+    def decorate(program, step, options):
+        import lockstep
+
+        return lockstep.function(step, when=when, numerics=options["numerics"])
+
+    return decorate
+
+
+def compile_step(program, step, options):
+    import torch
+
+    return torch.compile(step)
+
+
+def compile_model(program, step, options):
+    for module in program.modules.values():
+        module.compile()
+    return step
+
+
+# name -> decorate(program, step, options)
+VARIANTS = {
+    "eager_a": identity,
+    "eager_b": identity,
+    "always": lockstep_with("always"),
+    "auto": lockstep_with("auto"),
+    "eager_tcmalloc": identity,
+    "compile_step": compile_step,
+    "compile_model": compile_model,
+}
+USUAL = ("eager_a", "eager_b", "always", "auto")
+OPTIONAL = {"tcmalloc": ("eager_tcmalloc",), "compile": ("compile_step", "compile_model")}
+# A thread pool, allocator or cache of its own: such a variant always has a process of its own.
+OWN_PROCESS = ("eager_tcmalloc", "compile_step", "compile_model")
+
+
+def find_tcmalloc():
+    """Path of a tcmalloc library, or None."""
+    found = glob.glob("/usr/lib/*/libtcmalloc*.so.*") + glob.glob("/usr/lib/libtcmalloc*.so.*")
+    found = [path for path in found if "debug" not in path and "profiler" not in path]
+    return min(found, key=len) if found else None
+
+
+def environment(variant):
+    """The environment of a process that runs this variant alone."""
+    variables = dict(os.environ)
+    if variant == "eager_tcmalloc":
+        library = find_tcmalloc()
+        if library is None:
+            raise FileNotFoundError("no tcmalloc found: install the package libtcmalloc-minimal4")
+        # It keeps the pages that are freed, instead of giving them back to the kernel.
+        variables |= {"LD_PRELOAD": library, "TCMALLOC_RELEASE_RATE": "0"}
+    if variant.startswith("compile"):
+        variables["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="bench-inductor-")
+    return variables

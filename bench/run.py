@@ -1,0 +1,148 @@
+"""Measures the samples eagerly and in lockstep, side by side; see README.md beside this file.
+
+python bench/run.py                                    all programs, all parts
+python bench/run.py --programs bert_cls --parts interleaved
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from bench_report import markdown  # noqa: E402
+from bench_variants import OPTIONAL, OWN_PROCESS, USUAL, environment  # noqa: E402
+
+NAMES = (
+    "bert_qa bert_cls gpt2 music_transformer resnet50 dcgan dropblock sdpoint wgan_gp yolov3 "
+    "faster_rcnn lstm_ragged moe tree_lstm actor_critic small_mlp pointwise_chain"
+).split()
+PARTS = ("interleaved", "alone", "memory", "first")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--programs", nargs="*", default=NAMES, choices=NAMES, metavar="NAME")
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS, metavar="PART")
+    parser.add_argument("--columns", nargs="*", default=[], choices=list(OPTIONAL))
+    parser.add_argument("--size", default="bench", choices=("small", "bench"))
+    parser.add_argument("--numerics", default="strict")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--warm-up", type=int, default=20, help="steps before the first run")
+    parser.add_argument("--runs", type=int, default=5, help="runs, of which medians are paired")
+    parser.add_argument("--run-seconds", type=float, default=2.0, help="of one variant in one run")
+    parser.add_argument("--memory-steps", type=int, default=8)
+    parser.add_argument("--processes", type=int, default=10, help="fresh processes for first calls")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds for one process")
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    parser.add_argument("--name", default=time.strftime("%Y-%m-%d-%H%M%S"), help="of the results")
+    return parser.parse_args()
+
+
+def machine():
+    """What the figures depend on, for the head of the report."""
+    import torch
+
+    model = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":")[1].strip()
+            break
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True
+    ).stdout.strip()
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": commit,
+        "load_before": os.getloadavg()[0],
+        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+
+
+def ask(arguments, part, program, variants):
+    """The worker's answer, or {"error": its last lines}."""
+    task = {
+        "part": part,
+        "program": program,
+        "variants": variants,
+        "size": arguments.size,
+        "seed": arguments.seed,
+        "numerics": arguments.numerics,
+        "warm_up": arguments.warm_up,
+        "runs": arguments.runs,
+        "run_seconds": arguments.run_seconds,
+        "memory_steps": arguments.memory_steps,
+    }
+    command = [sys.executable, str(HERE / "bench_worker.py"), json.dumps(task)]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment(variants[0]),
+            capture_output=True,
+            text=True,
+            timeout=arguments.limit,
+        )
+        if done.returncode == 0:
+            return json.loads(done.stdout.strip().splitlines()[-1])
+        return {"error": f"status {done.returncode}: " + done.stderr.strip()[-600:]}
+    except subprocess.TimeoutExpired:
+        return {"error": f"no end after {arguments.limit} s"}
+    except FileNotFoundError as error:
+        return {"error": str(error)}
+
+
+def measure(arguments, program):
+    """All parts of one program."""
+    extra = [name for column in arguments.columns for name in OPTIONAL[column]]
+    result = {}
+    if "interleaved" in arguments.parts:
+        result["interleaved"] = ask(arguments, "times", program, list(USUAL))
+    if "alone" in arguments.parts:
+        result["alone"] = {v: ask(arguments, "times", program, [v]) for v in (*USUAL, *extra)}
+    elif extra:
+        names = ("eager_a", *(name for name in extra if name in OWN_PROCESS))
+        result["alone"] = {v: ask(arguments, "times", program, [v]) for v in names}
+    if "memory" in arguments.parts:
+        result["memory"] = {
+            part: {v: ask(arguments, part, program, [v]) for v in ("eager_a", "always")}
+            for part in ("live", "rss")
+        }
+    if "first" in arguments.parts:
+        found = {"eager_a": [], "always": []}
+        for _ in range(arguments.processes):
+            for variant, answers in found.items():
+                answers.append(ask(arguments, "first", program, [variant]))
+        result["first"] = found
+    return result
+
+
+def main():
+    arguments = parse_arguments()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    results = {"machine": machine(), "options": {**vars(arguments), "out": ""}, "programs": {}}
+    for number, program in enumerate(arguments.programs, 1):
+        began = time.monotonic()
+        print(f"[{number}/{len(arguments.programs)}] {program}", end=" ", flush=True)
+        results["programs"][program] = measure(arguments, program)
+        print(f"{time.monotonic() - began:.0f} s", flush=True)
+        # Written after each program: what was measured is kept if a later one fails.
+        path = arguments.out / f"{arguments.name}.json"
+        path.write_text(json.dumps(results, indent=1, default=str))
+        path.with_suffix(".md").write_text(markdown(results))
+    print(markdown(results))
+    print(f"written: {path.with_suffix('.json').name}, {path.with_suffix('.md').name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
