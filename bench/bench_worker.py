@@ -90,10 +90,11 @@ def measure_first(task):
 
 
 def measure_live(task):
-    """Peak bytes of live storages: of Lockstep's allocator if it counts, and of PyTorch's.
+    """Peak bytes of live storages and workspaces: of Lockstep's allocator and of PyTorch's.
 
-    PyTorch's are counted from the profiler's allocation events, which cost memory themselves:
-    that is why resident memory is measured in another process.
+    The report adds the two peaks, which is never less than the peak of the sum. PyTorch's are
+    counted from the profiler's allocation events, which cost memory themselves: that is why
+    resident memory is measured in another process.
     """
     counters = reset_peak()
     profiler = torch.profiler.profile(
@@ -120,11 +121,14 @@ def walk(events):
 
 
 def reset_peak():
-    """A function that gives the peak bytes of Lockstep's own allocator, 0 if it does not tell."""
+    """A function that gives the peak bytes of Lockstep's own allocator from now on."""
     import lockstep
 
-    read = getattr(lockstep, "bench_counters", None)
-    return (lambda: read().get("peak_bytes", 0)) if read else (lambda: 0)
+    library = getattr(lockstep, "_C", None)
+    if not hasattr(library, "memory_statistics"):
+        return lambda: 0
+    library.reset_memory_peak()
+    return lambda: library.memory_statistics()["peak_used_bytes"]
 
 
 def status_bytes(field):
