@@ -37,6 +37,7 @@ class Run:
     state: Any = None
     calls: int = CALLS
     close: Callable[[], None] | None = None
+    drive: Callable[[Callable, tuple], Any] | None = None  # for generators and coroutines
 
 
 @dataclass

@@ -17,7 +17,7 @@ from .case import BadInput, Case
 from .cli_text import reproduce
 from .journal import Journal, read_journal
 from .pool import Options, run_cases, thread_count
-from .sources import SOURCES, load_source
+from .sources import SOURCES, load_source, preload
 from .ways import WAYS, create_way
 
 _BAD = ("crash", "timeout", "wrong", "error")
@@ -92,7 +92,8 @@ def _progress(total: int) -> Any:
     except ImportError:
         return None
     tqdm.tqdm.monitor_interval = 0  # its monitor would be a thread of the parent
-    return tqdm.tqdm(total=total, unit="case", dynamic_ncols=True)
+    patience = 0.1 if sys.stderr.isatty() else 30
+    return tqdm.tqdm(total=total, unit="case", dynamic_ncols=True, mininterval=patience)
 
 
 def _header(args: argparse.Namespace, way: str) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def _run(args: argparse.Namespace, cases: list[Case], way: str) -> dict[str, dic
         _print_failures(result, write)
         if bar is not None:
             bar.update()
-            bar.set_postfix(counts)
+            bar.set_postfix(counts, refresh=False)
 
     try:
         run_cases(todo, options, on_result)
@@ -197,6 +198,7 @@ def _main(args: argparse.Namespace) -> int:
         print("\n".join(c.id for c in cases))
         return 0
     create_way(args.way)
+    preload(list({c.source for c in cases}))
     if thread_count() > 1:
         print(f"lockstep.coverage: {thread_count()} threads before the first fork", file=sys.stderr)
     if args.case or args.function:

@@ -7,6 +7,7 @@ which eager differs from itself (uninitialised memory, thread order) is compared
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 import traceback
 import warnings
@@ -22,6 +23,7 @@ from .ways import Eager
 _FIRST_COUNTED = 2  # index of the third call
 _MALLOPT_PERTURB = -6  # M_PERTURB of glibc's malloc.h
 _DETAIL_LIMIT = 6
+WAY_VARIABLE = "LOCKSTEP_COVERAGE_WAY"  # for programs that start other processes
 
 Mark = Callable[[str], None]
 
@@ -70,6 +72,11 @@ def _error_record(error: BaseException, step: Callable) -> tuple:
     return (kind, clean(str(error)), frames)
 
 
+def _said(message: Any) -> str:
+    """A warning's text; anomaly mode appends the whole stack, our frames included."""
+    return clean(str(message).split("Traceback of forward call", 1)[0])
+
+
 def _call(run: Run, fn: Callable, index: int) -> Call:
     args = run.inputs(index)
     error = out = None
@@ -77,18 +84,19 @@ def _call(run: Run, fn: Callable, index: int) -> Call:
         warnings.simplefilter("always")
         start = time.perf_counter()
         try:
-            out = fn(*args)
+            out = fn(*args) if run.drive is None else run.drive(fn, args)
         except BaseException as e:  # noqa: BLE001 - whatever a program raises is part of the result
             error = _error_record(e, run.step)
         seconds = time.perf_counter() - start
     leaves = freeze({"result": out, "args": args, "state": run.state})
-    said = [(w.category.__name__, clean(str(w.message))) for w in caught]
+    said = [(w.category.__name__, _said(w.message)) for w in caught]
     return Call(leaves, error, said, rng_state(), seconds)
 
 
 def record(program: Program, way: Eager) -> Record:
     """Makes a fresh run of the program, steps it and keeps what every call left behind."""
     seed_all(program.seed)
+    os.environ[WAY_VARIABLE] = way.name
     run = program.make()
     result = Record()
     fn = way.wrap(run.step)

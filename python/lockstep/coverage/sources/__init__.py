@@ -6,6 +6,7 @@ To add a source: write a module with that function and name it in the table belo
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Iterator
 
 from ..case import BadInput, Case
@@ -26,6 +27,21 @@ _NEEDS = {
     "geometric": ("torch_geometric",),
     "diffusers": ("diffusers",),
 }
+
+
+# what children would otherwise import one by one; none of these computes or starts a thread
+_PRELOADED = ("torch._dynamo", "torch.utils.checkpoint", "torch.distributed", "torch.nested")
+_PRELOADED_BY = {
+    "transformers": ("transformers.modeling_utils", "transformers.generation.utils"),
+    "geometric": ("torch_geometric.nn",),
+    "python": ("torch.func", "asyncio", "torch.nn.attention"),
+}
+
+
+def preload(names: list[str]) -> None:
+    """Imports into the parent what the cases of these sources import."""
+    for module in (*_PRELOADED, *(m for n in names for m in _PRELOADED_BY.get(n, ()))):
+        importlib.import_module(module)
 
 
 def load_source(name: str) -> Iterator[Case]:

@@ -1,0 +1,1 @@
+"""The programs of the source `python`; see world.py for how one is written."""
