@@ -1,4 +1,4 @@
-"""Bach chorales as token sequences: four voices a sixteenth, pitch, hold or rest."""
+"""Bach chorales as token sequences: four voices an eighth, pitch, hold or rest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HOLD, REST = 0, 1
 LOWEST, HIGHEST = 30, 90  # MIDI pitches
 FIRST_PITCH = 2
 VOCABULARY = FIRST_PITCH + HIGHEST - LOWEST
-STEPS_A_QUARTER = 4
+STEPS_A_QUARTER = 2
 
 
 @lru_cache(maxsize=1)
 def chorales() -> tuple[tuple[int, ...], ...]:
-    """The tokens of each chorale, soprano to bass for each sixteenth in turn."""
+    """The tokens of each chorale, soprano to bass for each eighth in turn."""
     from music21 import corpus
 
     return tuple(encode(corpus.parse(name)) for name in CHORALES)
@@ -30,7 +30,7 @@ def encode(score) -> tuple[int, ...]:
 
 
 def voice_tokens(part) -> list[int]:
-    """One token a sixteenth: a pitch where a note starts, then holds; rests elsewhere."""
+    """One token an eighth: a pitch where a note starts, then holds; rests elsewhere."""
     flat = part.flatten()
     tokens = [REST] * int(flat.highestTime * STEPS_A_QUARTER)
     for note in flat.notes:

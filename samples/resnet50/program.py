@@ -14,7 +14,7 @@ BLOCKS = (3, 4, 6, 3)
 
 # width of the first stage, image size, batch
 SIZES = {
-    "small": (4, 32, 2),
+    "small": (4, 32, 4),
     "bench": (64, 64, 8),
 }
 
@@ -26,7 +26,7 @@ def make(size: str, seed: int) -> Program:
     batches = CropBatches(pixels, batch, seed)
     model = ResNet(BLOCKS, width, batches.classes)
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4, nesterov=True
+        model.parameters(), lr=0.005, momentum=0.9, weight_decay=1e-4, nesterov=True
     )
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=200)
 
