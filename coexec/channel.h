@@ -1,0 +1,88 @@
+// The channel between the two runners: a ring of events, one producer, one consumer, numbered from 1. The producer
+// waits in a full channel; what it waits for is the consumer's progress, like every other wait.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace lockstep::coexec {
+
+template <class Event>
+class Channel {
+ public:
+  explicit Channel(size_t capacity_power_of_two) : ring_(capacity_power_of_two) {}
+
+  // ---- the leading side
+  Event& slot_to_fill() { return ring_[asked_ & (ring_.size() - 1)]; }
+  bool is_full() const { return asked_ - done_.load(std::memory_order_acquire) >= ring_.size(); }
+  uint64_t push() {
+    ++asked_;
+    head_.store(asked_, std::memory_order_seq_cst);
+    if (consumer_sleeps_.load(std::memory_order_seq_cst)) wake_consumer();
+    return asked_;
+  }
+  uint64_t asked() const { return asked_; }
+  bool is_done(uint64_t number) const { return done_.load(std::memory_order_acquire) >= number; }
+  uint64_t done() const { return done_.load(std::memory_order_acquire); }
+  // Returns whether event `number` is done; blocks for `timeout` at most.
+  bool wait_done(uint64_t number, std::chrono::microseconds timeout) {
+    if (is_done(number)) return true;
+    awaited_.store(number, std::memory_order_seq_cst);
+    std::unique_lock lock(mutex_);
+    const bool done = progress_.wait_for(lock, timeout, [&] {
+      return done_.load(std::memory_order_seq_cst) >= number;
+    });
+    awaited_.store(~0ull, std::memory_order_seq_cst);
+    return done;
+  }
+
+  // ---- the executing side
+  bool has_work() const { return head_.load(std::memory_order_acquire) > done_.load(std::memory_order_relaxed); }
+  Event& front() { return ring_[done_.load(std::memory_order_relaxed) & (ring_.size() - 1)]; }
+  void finish_front() {
+    const uint64_t done = done_.load(std::memory_order_relaxed) + 1;
+    done_.store(done, std::memory_order_seq_cst);
+    if (awaited_.load(std::memory_order_seq_cst) <= done) {
+      { std::lock_guard lock(mutex_); }
+      progress_.notify_all();
+    }
+  }
+  void wait_for_work(std::chrono::microseconds timeout) {
+    std::unique_lock lock(mutex_);
+    consumer_sleeps_.store(true, std::memory_order_seq_cst);
+    if (head_.load(std::memory_order_seq_cst) == done_.load(std::memory_order_relaxed) && !stopped_)
+      work_.wait_for(lock, timeout);
+    consumer_sleeps_.store(false, std::memory_order_seq_cst);
+  }
+  void stop() {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+    work_.notify_all();
+  }
+  bool is_stopped() {
+    std::lock_guard lock(mutex_);
+    return stopped_;
+  }
+
+ private:
+  void wake_consumer() {
+    { std::lock_guard lock(mutex_); }
+    work_.notify_one();
+  }
+
+  std::vector<Event> ring_;
+  uint64_t asked_ = 0;  // the leading thread's own count
+  alignas(64) std::atomic<uint64_t> head_{0};
+  alignas(64) std::atomic<uint64_t> done_{0};
+  std::atomic<uint64_t> awaited_{~0ull};
+  std::atomic<bool> consumer_sleeps_{false};
+  std::mutex mutex_;
+  std::condition_variable progress_, work_;
+  bool stopped_ = false;
+};
+
+}  // namespace lockstep::coexec

@@ -1,0 +1,44 @@
+// What is known of one decorated function: its graph, its counters, its options.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <unordered_map>
+
+#include "graph/reasons.h"
+#include "graph/trace_graph.h"
+
+namespace lockstep::coexec {
+
+struct Counters {
+  uint64_t calls = 0;
+  uint64_t traced_calls = 0;
+  uint64_t ops = 0;
+  uint64_t graph_ops = 0;
+  uint64_t eager_ops = 0;
+  uint64_t feeds = 0;
+  uint64_t fetches = 0;
+  uint64_t waits = 0;
+  double wait_seconds = 0;
+  uint64_t divergences = 0;
+  std::array<uint64_t, graph::kReasonCount> reasons{};
+};
+
+struct Function {
+  uint32_t serial = 0;  // unique in the process
+  std::string name;
+  graph::TraceGraph graph;
+  Counters counters;
+  std::deque<graph::Divergence> divergences;  // the latest ones
+  std::unordered_map<const void*, std::string> origins;  // storage -> name of the parameter, argument, ...
+  std::atomic<bool> is_busy{false};
+  bool waits_for_errors = true;  // errors by value are raised where eager raises them
+  static constexpr size_t kKeptDivergences = 64;
+
+  Function();
+};
+
+}  // namespace lockstep::coexec

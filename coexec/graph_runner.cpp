@@ -1,0 +1,86 @@
+#include "coexec/graph_runner.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <pthread.h>
+#include <x86intrin.h>
+
+#include "dynamic/vm/allocator.h"
+#include "dynamic/vm/executor.h"
+
+namespace lockstep::coexec {
+
+std::atomic<bool> GraphRunner::skip_kernels{false};
+
+namespace {
+
+std::atomic<int> wanted_threads{0};
+constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
+
+// Warnings of kernels that run behind nobody: the op is remembered as one that warns when it is traced, so only values
+// can bring us here. They go to the process's default handler.
+}  // namespace
+
+void GraphRunner::set_thread_count(int count) { wanted_threads.store(count); }
+
+GraphRunner::~GraphRunner() { stop(); }
+
+void GraphRunner::start() {
+  if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+}
+
+void GraphRunner::stop() {
+  if (!thread_.joinable()) return;
+  channel_.stop();
+  thread_.join();
+}
+
+std::exception_ptr GraphRunner::take_failure() {
+  has_failed_.store(false, std::memory_order_release);
+  return std::exchange(failure_, nullptr);
+}
+
+void GraphRunner::run_front() {
+  auto& event = channel_.front();
+  if (!skip_kernels.load(std::memory_order_relaxed) && !has_failed()) {
+    const uint64_t begin = __rdtsc();
+    try {
+      dynamic::execute(event);
+    } catch (...) {
+      if (event.capture) {
+        event.capture->error = std::current_exception();
+      } else {
+        failure_ = std::current_exception();
+        failed_where_ = event.node->where;
+        has_failed_.store(true, std::memory_order_release);
+      }
+    }
+    event.node->counts.kernel_seconds += static_cast<double>(__rdtsc() - begin);
+  }
+  event.clear();  // drops the last references to values that nobody needs any more
+  channel_.finish_front();
+}
+
+void GraphRunner::loop() {
+  pthread_setname_np(pthread_self(), "lockstep-runner");
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  dynamic::PoolScope pool;  // what kernels allocate here comes from pages that stay
+  for (;;) {
+    for (int spin = 0; spin < kSpins && !channel_.has_work(); ++spin) _mm_pause();
+    if (!channel_.has_work()) {
+      if (channel_.is_stopped()) return;
+      channel_.wait_for_work(std::chrono::microseconds(100000));
+      continue;
+    }
+    if (const int threads = wanted_threads.load(std::memory_order_relaxed); threads != applied_threads_) {
+      at::init_num_threads();
+      applied_threads_ = threads;
+    }
+    run_front();
+  }
+}
+
+}  // namespace lockstep::coexec

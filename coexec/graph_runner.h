@@ -1,0 +1,47 @@
+// The graph runner: executes events in order behind the leading thread. Never takes the interpreter's lock.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <string>
+#include <thread>
+
+#include "coexec/channel.h"
+#include "dynamic/vm/event.h"
+
+namespace lockstep::coexec {
+
+class GraphRunner {
+ public:
+  explicit GraphRunner(size_t window) : channel_(window) {}
+  ~GraphRunner();
+
+  Channel<dynamic::Event>& channel() { return channel_; }
+  void start();  // the thread, once
+  void stop();   // after the events that were asked
+  bool is_running() const { return thread_.joinable(); }
+
+  // The first failure nobody waited for; the events after it were not executed. Read at rest.
+  std::exception_ptr take_failure();
+  bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
+  const std::string& failed_where() const { return failed_where_; }
+
+  // Executes the next event on this thread. One consumer at a time.
+  void run_front();
+
+  // For measuring the skeleton: kernels are replaced by nothing.
+  static std::atomic<bool> skip_kernels;
+  static void set_thread_count(int count);  // of the kernels; applied before the next event
+
+ private:
+  void loop();
+
+  Channel<dynamic::Event> channel_;
+  std::thread thread_;
+  std::atomic<bool> has_failed_{false};
+  std::exception_ptr failure_;
+  std::string failed_where_;
+  int applied_threads_ = 0;
+};
+
+}  // namespace lockstep::coexec

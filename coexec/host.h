@@ -1,0 +1,22 @@
+// What co-execution needs from the language that leads it. python/bindings hands in the interpreter's; tests their own.
+#pragma once
+
+#include <memory>
+
+#include "tracer/location.h"
+
+namespace lockstep::coexec {
+
+class Host {
+ public:
+  virtual ~Host() = default;
+  // Runs `wait` (which may block) with the language's lock released if this thread holds it. `wait` returns true when
+  // it is done and false after a while at the latest; in between pending signals are handled, whose exception leaves.
+  virtual void wait_released(bool (*wait)(void*), void* argument) = 0;
+  // The same without signals: a kernel that was started is not interrupted in eager either.
+  virtual void wait_released_uninterrupted(bool (*wait)(void*), void* argument) = 0;
+  virtual std::unique_ptr<tracer::ProgramCounter> create_program_counter() = 0;
+  virtual bool is_shutting_down() = 0;
+};
+
+}  // namespace lockstep::coexec

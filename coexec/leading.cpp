@@ -1,0 +1,554 @@
+// The leading thread: every op that Python asks for is matched against the graph and handed to the graph runner, and
+// Python goes on with a placeholder. What a pending event may not depend on or change is kept out by waiting here.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include "coexec/session.h"
+#include "coexec/value_check.h"
+#include "dynamic/shape_memo.h"
+#include "dynamic/vm/executor.h"
+
+namespace lockstep::coexec {
+
+using dynamic::Event;
+using dynamic::Operand;
+using graph::ArgKind;
+using graph::Layout;
+using graph::OpInfo;
+using graph::OpKind;
+using graph::Reason;
+using graph::Signature;
+
+namespace {
+
+constexpr int64_t kHostElements = 64;  // a result this small, of inputs at rest, is computed at once
+
+const c10::DispatchKeySet& plain_keys() {
+  static const auto keys = [] {
+    c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
+    const c10::InferenceMode normal(false);
+    return at::empty({0}).key_set() |
+           c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+  }();
+  return keys;
+}
+
+std::optional<Reason> why_foreign(const at::Tensor& tensor) {
+  const auto keys = tensor.key_set();
+  if ((keys.raw_repr() & ~plain_keys().raw_repr()) == 0 && keys.has_backend(c10::BackendComponent::CPUBit)) return std::nullopt;
+  if (tensor.is_meta()) return Reason::meta_tensor;
+  if (keys.has(c10::DispatchKey::Python)) return Reason::tensor_subclass;
+  if (keys.has_any(c10::DispatchKeySet({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper})))
+    return Reason::functorch;
+  if (tensor.is_sparse() || tensor.is_sparse_csr()) return Reason::sparse_tensor;
+  if (tensor.is_quantized()) return Reason::quantized_tensor;
+  if (!tensor.is_cpu()) return Reason::foreign_device;
+  return Reason::special_tensor;
+}
+
+template <class F>
+void each_tensor(const OpInfo& op, at::ArrayRef<c10::IValue> args, F visit) {
+  static const at::Tensor undefined;
+  for (size_t a = 0; a < args.size(); ++a) {
+    const auto& slot = op.args[a];
+    if (slot.kind == ArgKind::kTensor) {
+      visit(args[a].isTensor() ? args[a].toTensor() : undefined, slot.is_written);
+    } else if (slot.kind == ArgKind::kTensorList || slot.kind == ArgKind::kOptionalTensorList) {
+      if (args[a].isNone()) continue;
+      for (const auto& item : args[a].toListRef())
+        visit(item.isTensor() ? item.toTensor() : undefined, slot.is_written);
+    }
+  }
+}
+
+}  // namespace
+
+void Session::on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const OpInfo& info = graph::op_info(op);
+  if (info.kind == OpKind::kComposite) return op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);
+  c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
+  if (info.kind == OpKind::kPass) return op.callBoxed(stack);
+  const Place place = locate();
+  auto foreign = collect_operands(info, torch::jit::last(*stack, info.args.size()));
+  function_->counters.ops++;
+  if (place.unrecorded) {  // at a random place: not part of the program's way
+    function_->counters.eager_ops++;
+    function_->counters.reasons[static_cast<int>(Reason::interrupted)]++;
+    drain();
+    return run_natively(info, stack);
+  }
+  if (!foreign && info.python_kernel) foreign = Reason::python_kernel;
+  if (phase_ == Phase::kTracing) return trace_op(info, stack, place, foreign);
+  lead_op(info, stack, place, foreign);
+}
+
+Session::Place Session::locate() {
+  const auto reading = counter_->read();
+  Place place{reading.key, reading.unrecorded, false, -1, nullptr};
+  if (reading.in_engine) {
+    const auto backward = backward_.read(true, function_->serial);
+    place.key = backward.in_backward ? backward.key : 0x2545f491;
+    place.in_backward = true;
+    place.forward_node = backward.forward_node;
+    place.autograd_name = backward.name;
+  }
+  return place;
+}
+
+// ---- looking at the arguments
+
+std::optional<Reason> Session::collect_operands(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
+  operands_.clear();
+  std::optional<Reason> foreign;
+  each_tensor(op, args, [&](const at::Tensor& tensor, bool is_written) {
+    OperandView view;
+    view.is_written = is_written;
+    if (tensor.defined()) {
+      view.tensor = &tensor;
+      if (auto reason = why_foreign(tensor)) {
+        foreign = reason;
+      }
+      if (tensor.has_storage()) {
+        view.storage = tensor.storage().unsafeGetStorageImpl();
+        view.link = link_of(view.storage);
+      }
+    }
+    operands_.push_back(view);
+  });
+  return foreign;
+}
+
+void Session::build_words(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
+  words_.clear();
+  size_t next = 0;
+  auto append_tensor = [&] {
+    const auto& view = operands_[next++];
+    static const at::Tensor undefined;
+    graph::append_layout(words_, view.tensor ? *view.tensor : undefined);
+  };
+  for (size_t a = 0; a < args.size(); ++a) {
+    const auto& arg = args[a];
+    switch (op.args[a].kind) {
+      case ArgKind::kTensor:
+        append_tensor();
+        break;
+      case ArgKind::kTensorList:
+      case ArgKind::kOptionalTensorList:
+        if (arg.isNone()) {
+          words_.push_back(-3);
+          break;
+        }
+        words_.push_back(static_cast<int64_t>(arg.toListRef().size()));
+        for (size_t n = arg.toListRef().size(); n > 0; --n) append_tensor();
+        break;
+      case ArgKind::kGenerator:
+        words_.push_back(arg.isNone() ? 0 : 1);
+        break;
+      case ArgKind::kScalar:
+        graph::append_scalar(words_, arg, op.layout_from_scalars);
+        break;
+      case ArgKind::kConstant:
+        graph::append_constant(words_, arg);
+        break;
+    }
+  }
+}
+
+const Signature* Session::find_signature(const OpInfo& op, graph::Node* node) {
+  if (node->signature && node->signature->words == words_) return node->signature;
+  hash_ = graph::hash_words(words_);
+  return dynamic::ShapeMemo::instance().find(op, words_, hash_);
+}
+
+std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
+  auto signature = std::make_unique<Signature>();
+  signature->op = &op;
+  signature->words = words_;
+  signature->hash = graph::hash_words(words_);
+  for (const auto& view : operands_)
+    signature->inputs.push_back(view.tensor ? graph::layout_of(*view.tensor) : Layout{});
+  return signature;
+}
+
+// ---- running on the leading thread
+
+void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack) {
+  ++native_depth_;
+  try {
+    op.handle.callBoxed(stack);
+  } catch (...) {
+    --native_depth_;
+    throw;
+  }
+  --native_depth_;
+}
+
+namespace {
+
+class WatchingHandler final : public c10::WarningHandler {
+ public:
+  explicit WatchingHandler(c10::WarningHandler* next) : next_(next) {}
+  void process(const c10::Warning& warning) override {
+    warned = true;
+    next_->process(warning);
+  }
+  bool warned = false;
+
+ private:
+  c10::WarningHandler* next_;
+};
+
+}  // namespace
+
+bool Session::run_watching_warnings(const OpInfo& op, torch::jit::Stack* stack) {
+  WatchingHandler handler(c10::WarningUtils::get_warning_handler());
+  c10::WarningUtils::WarningHandlerGuard guard(&handler);
+  run_natively(op, stack);
+  return handler.warned;
+}
+
+// The storages of this op's operands have their data and nobody pending uses them.
+void Session::settle_operands() {
+  for (auto& view : operands_) {
+    if (!view.link) continue;
+    if (view.is_written) {
+      wait_for_readers(*view.link);
+    } else {
+      wait_for(*view.link);
+    }
+  }
+}
+
+void Session::run_eagerly(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, Reason reason) {
+  function_->counters.eager_ops++;
+  function_->counters.reasons[static_cast<int>(reason)]++;
+  node->counts.eager++;
+  node->counts.reasons[static_cast<int>(reason)]++;
+  drain();
+  settle_operands();
+  run_natively(op, stack);
+}
+
+// ---- matching
+
+graph::Edge* Session::match(const OpInfo& op, uint64_t location) {
+  auto& next = cursor_->next;
+  for (size_t i = 0; i < next.size() && i < 8; ++i)
+    if (next[i].to->location == location && next[i].to->op == &op) return &next[i];
+  if (next.size() <= 8) return nullptr;
+  graph::Node* node = function_->graph.find_node(location, &op);
+  return node ? function_->graph.find_edge(cursor_, node) : nullptr;
+}
+
+void Session::diverge(const OpInfo& op) {
+  auto& counters = function_->counters;
+  counters.divergences++;
+  if (!traced_in_this_call_) counters.traced_calls++;
+  traced_in_this_call_ = true;
+  graph::Divergence divergence;
+  divergence.where = cursor_->where.empty() ? "the start of the call" : cursor_->where;
+  if (!cursor_->next.empty()) {
+    const auto* expected = cursor_->next.front().to;
+    divergence.expected = expected->op ? expected->op->name + " at " + expected->where : "the end of the call";
+  }
+  divergence.found = op.name + " at " + counter_->describe().where;
+  divergence.call = counters.calls;
+  if (function_->divergences.size() >= Function::kKeptDivergences) function_->divergences.pop_front();
+  function_->divergences.push_back(std::move(divergence));
+  drain();
+  phase_ = Phase::kTracing;
+  known_streak_ = 0;
+}
+
+void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
+                      std::optional<Reason> foreign) {
+  graph::Edge* edge = match(op, place.key);
+  if (!edge) {
+    diverge(op);
+    return trace_op(op, stack, place, foreign);
+  }
+  graph::Node* node = edge->to;
+  advance(node, edge);
+  backward_.note_forward(node, function_->serial);
+  auto& counters = function_->counters;
+  if (foreign) return run_eagerly(op, stack, node, *foreign);
+  switch (op.kind) {
+    case OpKind::kView:
+    case OpKind::kMetadata:
+    case OpKind::kHostMeta:
+      counters.graph_ops++;
+      node->counts.in_graph++;
+      return run_natively(op, stack);
+    case OpKind::kHost:
+      counters.graph_ops++;
+      counters.fetches++;
+      node->counts.in_graph++;
+      node->counts.fetched++;
+      if (op.writes || op.draws) {
+        drain();
+      }
+      settle_operands();
+      run_natively(op, stack);
+      if (node->is_plain_bool && stack->back().isScalar()) decided_ = stack->back().toScalar().to<bool>();
+      return;
+    case OpKind::kEager:
+      return run_eagerly(op, stack, node,
+                         op.name.rfind("aten::", 0) == 0 ? Reason::moves_storage : Reason::custom_op);
+    default:
+      return lead_compute(op, stack, node);
+  }
+}
+
+void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node) {
+  const auto args = torch::jit::last(*stack, op.args.size());
+  auto& counters = function_->counters;
+  build_words(op, args);
+  const Signature* signature = has_dynamic_shape(op) ? nullptr : find_signature(op, node);
+  if (signature && (signature->warns || signature->resizes))
+    return run_eagerly(op, stack, node, signature->warns ? Reason::warns : Reason::resizes_output);
+  if (!signature && op.returns_out) return run_eagerly(op, stack, node, Reason::resizes_output);
+  counters.graph_ops++;
+  node->counts.in_graph++;
+  if (signature) node->signature = signature;
+  if (signature && signature->aliases_input) {
+    settle_operands();
+    return run_natively(op, stack);
+  }
+  if (signature && can_run_on_host(op, *signature)) return run_natively(op, stack);
+  if (!signature || must_wait(op, args)) return ask_and_wait(op, stack, node, signature);
+  ask(op, stack, node, *signature);
+}
+
+// Scalars and sizes that depend only on values at rest: computed where they are needed, at once.
+bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
+  if (op.draws) return false;
+  for (const auto& output : signature.outputs)
+    if (output.numel() > (c10::isIntegralType(output.dtype, true) ? kHostElements : 1)) return false;
+  const auto& channel = runner_.channel();
+  for (const auto& view : operands_) {
+    if (!view.storage) continue;
+    if (view.tensor->numel() > kHostElements) return false;
+    if (!view.link) continue;
+    if (!channel.is_done(view.is_written ? view.link->read : view.link->written)) return false;
+  }
+  for (auto& view : operands_)
+    if (view.link) publish(view.link);
+  return true;
+}
+
+bool Session::has_dynamic_shape(const OpInfo& op) const {
+  if (!op.bool_index_is_dynamic) return op.dynamic_shape;
+  for (size_t i = 1; i < operands_.size(); ++i)  // the first one is indexed
+    if (const auto* index = operands_[i].tensor)
+      if (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte) return true;
+  return false;
+}
+
+// Doors: exposed storages, errors by value, sizes that depend on data.
+bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
+  const OperandView* written = nullptr;
+  for (const auto& view : operands_) {
+    if (!view.storage) continue;
+    if (view.link ? view.link->is_exposed : !owns_plain_memory(view.storage))
+      if (!view.tensor->unsafeGetTensorImpl()->is_wrapped_number()) return true;
+    if (view.is_written) written = &view;
+  }
+  if (written)  // kernels check overlap by address
+    for (const auto& view : operands_)
+      if (&view != written && view.storage == written->storage) return true;
+  if (op.value_check == graph::ValueCheck::kNone || !function_->waits_for_errors) return false;
+  for (const auto& view : operands_) {
+    if (!view.link || !is_deciding(op, *view.tensor)) continue;
+    if (!runner_.channel().is_done(view.link->written)) return true;
+    publish(view.link);
+  }
+  return !values_in_range(op, args);
+}
+
+// ---- asking
+
+Operand Session::operand_of(OperandView& view) {
+  Operand operand;
+  if (!view.storage) return operand;
+  const auto& tensor = *view.tensor;
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    operand.direct = tensor;
+    return operand;
+  }
+  if (!view.link) {
+    if (!owns_plain_memory(view.storage)) {  // the caller waits: nobody sees this reference
+      operand.direct = at::Tensor(
+          tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
+      return operand;
+    }
+    view.link = link_of(view.storage);  // an earlier operand may share the storage
+    if (!view.link) view.link = link_storage(view.storage);
+  }
+  auto& link = *view.link;
+  if (link.session != this) {
+    if (link.session && !link.session->runner_.channel().is_done(link.read)) link.session->drain_from_other_thread();
+    publish(&link);
+    link.session = this;
+    link.written = link.read = 0;
+    link.call = 0;
+  }
+  if (link.call != call_) function_->counters.feeds++;
+  arm(view.storage);
+  operand.storage = link.twin;
+  operand.offset = tensor.storage_offset();
+  return operand;
+}
+
+void Session::fill_event(Event& event, const OpInfo& op, at::ArrayRef<c10::IValue> args, graph::Node* node,
+                         const Signature* signature) {
+  event.clear();
+  event.node = node;
+  event.signature = signature;
+  for (size_t a = 0; a < args.size(); ++a) {
+    const auto kind = op.args[a].kind;
+    if (kind == ArgKind::kTensor) {
+      event.args.emplace_back();
+    } else if (kind == ArgKind::kTensorList || kind == ArgKind::kOptionalTensorList) {
+      event.args.push_back(args[a].isNone() ? c10::IValue()
+                                            : c10::IValue(static_cast<int64_t>(args[a].toListRef().size())));
+    } else {
+      event.args.push_back(args[a]);
+    }
+  }
+  for (auto& view : operands_) event.operands.push_back(operand_of(view));
+}
+
+void Session::note_event(uint64_t number) {
+  for (auto& view : operands_) {
+    if (!view.link) continue;
+    view.link->read = number;
+    if (view.is_written) view.link->written = number;
+  }
+}
+
+void Session::ask(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, const Signature& signature) {
+  wait_for_room();
+  const auto args = torch::jit::last(*stack, op.args.size());
+  Event& event = runner_.channel().slot_to_fill();
+  fill_event(event, op, args, node, &signature);
+
+  const uint64_t number = runner_.channel().asked() + 1;
+  c10::SmallVector<c10::intrusive_ptr<c10::StorageImpl>, 4> storages;  // by group
+  c10::SmallVector<at::Tensor, 4> placeholders;
+  for (size_t i = 0; i < signature.outputs.size(); ++i) {
+    const auto& layout = signature.outputs[i];
+    if (!layout.is_defined()) {
+      placeholders.emplace_back();
+      continue;
+    }
+    if (static_cast<size_t>(layout.storage_group) == storages.size()) {
+      auto twin = dynamic::create_empty_storage(layout.storage_bytes);
+      event.outputs.push_back(twin);
+      Link* link = nullptr;
+      storages.push_back(create_pending_storage(layout.storage_bytes, std::move(twin), &link));
+      link->session = this;
+      link->written = link->read = number;
+      link->producer = node->id;
+      link->output = static_cast<uint16_t>(i);
+      link->call = call_;
+      new_link_locked_list(link);
+    }
+    placeholders.push_back(create_placeholder(storages[layout.storage_group], layout));
+  }
+  // what comes back, in place of the arguments
+  c10::SmallVector<c10::IValue, 4> results;
+  size_t next = 0, list = 0;
+  for (const auto& slot : op.returns) {
+    if (slot.alias_arg >= 0) {
+      results.push_back(args[slot.alias_arg]);
+    } else if (slot.is_list) {
+      c10::List<at::Tensor> tensors;
+      for (int n = signature.list_sizes[list++]; n > 0; --n) tensors.push_back(std::move(placeholders[next++]));
+      results.emplace_back(std::move(tensors));
+    } else {
+      results.emplace_back(std::move(placeholders[next++]));
+    }
+  }
+  note_event(number);
+  runner_.channel().push();
+  torch::jit::drop(*stack, op.args.size());
+  for (auto& result : results) stack->push_back(std::move(result));
+}
+
+at::Tensor Session::wrap_result(
+    const at::Tensor& result, graph::Node* node, size_t index,
+    std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>>& made, bool* aliases) {
+  if (!result.defined()) return {};
+  auto* runner_storage = result.storage().unsafeGetStorageImpl();
+  const auto layout = graph::layout_of(result);
+  for (auto& [known, user] : made)
+    if (known == runner_storage) return create_placeholder(user, layout);
+  for (auto& view : operands_) {
+    const bool same = view.storage && (view.storage == runner_storage ||
+                                       (view.link && view.link->twin.get() == runner_storage));
+    if (!same) continue;
+    *aliases = true;
+    return create_placeholder(
+        c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(view.storage), layout);
+  }
+  auto twin = c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(runner_storage);
+  Link* link = nullptr;
+  auto user = create_pending_storage(layout.storage_bytes, std::move(twin), &link);
+  link->session = this;
+  link->producer = node->id;
+  link->output = static_cast<uint16_t>(index);
+  link->call = call_;
+  publish(link);
+  made.emplace_back(runner_storage, user);
+  return create_placeholder(std::move(user), layout);
+}
+
+void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, const Signature* known) {
+  wait_for_room();
+  const auto args = torch::jit::last(*stack, op.args.size());
+  std::unique_ptr<Signature> learned;
+  if (!known) learned = create_signature(op);
+  dynamic::Capture capture;
+  Event& event = runner_.channel().slot_to_fill();
+  fill_event(event, op, args, node, known ? known : learned.get());
+  event.capture = &capture;
+  const uint64_t number = runner_.channel().push();
+  note_event(number);
+  wait_done(number, /*interruptible=*/false);
+  if (capture.error) std::rethrow_exception(capture.error);
+  raise_failure();
+
+  std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>> made;
+  bool aliases = false;
+  size_t index = 0;
+  std::vector<c10::IValue> results;
+  if (learned) {
+    fill_outputs(*learned, capture.results);
+  }
+  for (size_t r = 0; r < op.returns.size(); ++r) {
+    const auto& slot = op.returns[r];
+    if (slot.alias_arg >= 0) {
+      results.push_back(args[slot.alias_arg]);
+    } else if (slot.is_list) {
+      c10::List<at::Tensor> tensors;
+      for (const auto& item : capture.results[r].toListRef())
+        tensors.push_back(wrap_result(item.toTensor(), node, index++, made, &aliases));
+      results.emplace_back(std::move(tensors));
+    } else {
+      const auto& value = capture.results[r];
+      results.emplace_back(wrap_result(value.isTensor() ? value.toTensor() : at::Tensor(), node, index++, made, &aliases));
+    }
+  }
+  if (learned && !has_dynamic_shape(op)) {
+    learned->aliases_input = aliases;
+    node->signature = dynamic::ShapeMemo::instance().insert(std::move(learned));
+  }
+  torch::jit::drop(*stack, op.args.size());
+  for (auto& result : results) stack->push_back(std::move(result));
+}
+
+}  // namespace lockstep::coexec

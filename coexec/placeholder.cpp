@@ -1,0 +1,91 @@
+#include "coexec/placeholder.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include "coexec/session.h"
+#include "dynamic/vm/executor.h"
+
+namespace lockstep::coexec {
+
+namespace {
+
+// The user's storage has died, or was given other memory.
+void drop_link(void* context) {
+  auto* link = static_cast<Link*>(context);
+  {
+    std::lock_guard lock(links_mutex());
+    if (link->session) link->session->forget_locked(link);
+  }
+  delete link;
+}
+
+void materialize(c10::StorageImpl* user) {
+  if (Link* link = link_of(user)) Session::on_raw_access(link);
+}
+
+c10::DataPtr linked_pointer(void* data, Link* link) {
+  return {data, link, &drop_link, c10::Device(c10::DeviceType::CPU)};
+}
+
+}  // namespace
+
+std::recursive_mutex& links_mutex() {
+  static auto* mutex = new std::recursive_mutex;
+  return *mutex;
+}
+
+Link* link_of(const c10::StorageImpl* user) {
+  const auto& pointer = user->data_ptr();
+  return pointer.get_deleter() == &drop_link ? static_cast<Link*>(pointer.get_context()) : nullptr;
+}
+
+bool owns_plain_memory(const c10::StorageImpl* user) {
+  static const auto default_deleter = c10::GetDefaultCPUAllocator()->raw_deleter();
+  const auto deleter = user->data_ptr().get_deleter();
+  if (deleter == default_deleter || deleter == c10::GetCPUAllocator()->raw_deleter()) return true;
+  // an empty storage has no memory to share
+  return user->nbytes() == 0 && user->data_ptr().get() == nullptr && !user->has_materializer();
+}
+
+void arm(c10::StorageImpl* user) {
+  if (!user->has_materializer()) user->set_materializer(&materialize);
+}
+
+Link* link_storage(c10::StorageImpl* user) {
+  auto twin = dynamic::create_empty_storage(static_cast<int64_t>(user->nbytes()));
+  auto& pointer = user->_mutable_data_ptr_no_checks();
+  void* data = pointer.get();
+  auto reference = c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(user);
+  auto* link = new Link(twin, c10::weak_intrusive_ptr<c10::StorageImpl>(reference));
+  reference.reset();
+  twin->set_data_ptr_noswap(std::move(pointer));  // leaves `data` readable in the user's half meanwhile
+  pointer = linked_pointer(data, link);
+  link->is_published = true;
+  return link;
+}
+
+c10::intrusive_ptr<c10::StorageImpl> create_pending_storage(int64_t bytes, StorageRef twin, Link** link) {
+  auto user = dynamic::create_empty_storage(bytes);
+  *link = new Link(std::move(twin), c10::weak_intrusive_ptr<c10::StorageImpl>(user));
+  user->set_data_ptr_noswap(linked_pointer(nullptr, *link));
+  arm(user.get());
+  return user;
+}
+
+at::Tensor create_placeholder(c10::intrusive_ptr<c10::StorageImpl> storage, const graph::Layout& layout) {
+  return dynamic::tensor_over(std::move(storage), layout, layout.offset);
+}
+
+void publish(Link* link) {
+  std::lock_guard lock(links_mutex());
+  if (link->is_published) return;
+  auto user = link->user.lock();
+  if (!user) return;  // it is dying on another thread
+  auto& pointer = user->_mutable_data_ptr_no_checks();
+  pointer.release_context();
+  pointer = linked_pointer(link->twin->data_ptr().get(), link);
+  link->is_published = true;
+  if (link->session) link->session->forget_locked(link);
+}
+
+}  // namespace lockstep::coexec

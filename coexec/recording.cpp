@@ -1,0 +1,189 @@
+// Tracing: ops run on the leading thread, as eager would run them, and what they are is written into the graph.
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "coexec/session.h"
+#include "dynamic/shape_memo.h"
+#include "dynamic/vm/executor.h"
+
+namespace lockstep::coexec {
+
+using graph::ArgKind;
+using graph::OpInfo;
+using graph::OpKind;
+using graph::Reason;
+
+namespace {
+
+// An out= argument that did not fit was given another size.
+bool output_was_resized(const graph::Signature& before, at::ArrayRef<c10::IValue> results) {
+  const auto& op = *before.op;
+  size_t flat = 0;
+  for (size_t a = 0; a < op.args.size(); ++a) {
+    const auto kind = op.args[a].kind;
+    if (kind == ArgKind::kTensorList || kind == ArgKind::kOptionalTensorList) return op.returns_out;
+    if (kind != ArgKind::kTensor) continue;
+    if (op.args[a].is_written)
+      for (size_t r = 0; r < op.returns.size(); ++r)
+        if (op.returns[r].alias_arg == static_cast<int>(a) && results[r].isTensor() &&
+            !(graph::layout_of(results[r].toTensor()).same_geometry(before.inputs[flat])))
+          return true;
+    ++flat;
+  }
+  return false;
+}
+
+constexpr int kRejoinStreak = 32;  // known events in a row, after which a traced call goes on in lockstep
+
+}  // namespace
+
+void Session::fill_outputs(graph::Signature& signature, const torch::jit::Stack& results) {
+  const auto fresh = dynamic::fresh_results(*signature.op, results, &signature.list_sizes);
+  std::vector<const c10::StorageImpl*> groups;
+  for (const auto& tensor : fresh) {
+    graph::Layout layout;
+    if (tensor.defined() && tensor.has_storage()) {
+      layout = graph::layout_of(tensor);
+      const auto* storage = tensor.storage().unsafeGetStorageImpl();
+      size_t group = 0;
+      while (group < groups.size() && groups[group] != storage) ++group;
+      if (group == groups.size()) groups.push_back(storage);
+      layout.storage_group = static_cast<int>(group);
+      for (const auto& view : operands_) signature.aliases_input |= view.storage == storage;
+    }
+    signature.outputs.push_back(std::move(layout));
+  }
+}
+
+graph::Node* Session::record(const OpInfo& op, at::ArrayRef<c10::IValue> args, const Place& place, bool* known) {
+  auto& graph = function_->graph;
+  graph::Node* node = graph.find_node(place.key, &op);
+  *known = node != nullptr;
+  if (!node) {
+    node = graph.add_node(place.key, &op);
+    const auto details = counter_->describe();
+    node->where = details.where;
+    node->api_call = details.api_call;
+    node->is_plain_bool = details.is_plain_bool && op.kind == OpKind::kHost;
+    node->forward_node = place.forward_node;
+    if (place.autograd_name) node->autograd_node = place.autograd_name();
+    node->constants.reserve(args.size());
+    for (size_t a = 0; a < args.size(); ++a) {
+      const auto kind = op.args[a].kind;
+      const bool constant = kind == ArgKind::kConstant || kind == ArgKind::kScalar;
+      node->constants.push_back(constant ? args[a] : c10::IValue());
+    }
+    node->varies.assign(args.size(), false);
+  } else {
+    for (size_t a = 0; a < args.size(); ++a) {
+      const auto kind = op.args[a].kind;
+      if ((kind == ArgKind::kConstant || kind == ArgKind::kScalar) && !node->varies[a] &&
+          node->constants[a] != args[a])
+        node->varies[a] = true;
+    }
+  }
+  note_sources(*node);
+  graph::Edge* edge = graph.find_edge(cursor_, node);
+  if (!edge) {
+    *known = false;
+    edge = &graph.add_edge(cursor_, node);
+  }
+  advance(node, edge);
+  return node;
+}
+
+// Where the operands came from, as far as it is the same every time.
+void Session::note_sources(graph::Node& node) {
+  using Kind = graph::OperandSource::Kind;
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    graph::OperandSource source;
+    if (const auto& view = operands_[i]; view.storage) {
+      if (view.link && view.link->session == this && view.link->call == call_) {
+        source.kind = Kind::kNode;
+        source.node = view.link->producer;
+        source.output = view.link->output;
+      } else {
+        source.kind = Kind::kFeed;
+        auto named = function_->origins.find(view.storage);
+        source.origin = named == function_->origins.end() ? "?" : named->second;
+      }
+    }
+    if (node.operands.size() <= i) {
+      node.operands.push_back(source);
+    } else if (!(node.operands[i] == source)) {
+      node.operands[i] = {Kind::kVaries, 0, 0, {}};
+    }
+  }
+}
+
+void Session::advance(graph::Node* node, graph::Edge* edge) {
+  edge->count++;
+  if (decided_) (*decided_ ? edge->after_true : edge->after_false) = true;
+  decided_.reset();
+  if (edge != &cursor_->next.front() && edge->count > cursor_->next.front().count)
+    std::swap(*edge, cursor_->next.front());
+  cursor_ = node;
+  node->counts.asked++;
+  node->last_call = call_;
+}
+
+void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
+                       std::optional<Reason> foreign) {
+  const auto args = torch::jit::last(*stack, op.args.size());
+  bool known = false;
+  graph::Node* node = record(op, args, place, &known);
+  function_->counters.eager_ops++;
+  const Reason reason = foreign.value_or(Reason::tracing);
+  function_->counters.reasons[static_cast<int>(reason)]++;
+  node->counts.reasons[static_cast<int>(reason)]++;
+  node->counts.eager++;
+  settle_operands();
+
+  std::unique_ptr<graph::Signature> learned;
+  if (op.kind == OpKind::kCompute && !foreign) {
+    build_words(op, args);
+    node->signature = find_signature(op, node);
+    if (!node->signature) {
+      learned = create_signature(op);
+      known = false;
+    }
+  }
+  backward_.note_forward(node, function_->serial);
+  const bool warned = run_watching_warnings(op, stack);
+  const auto results = torch::jit::last(*stack, op.returns.size());
+  if (learned && !has_dynamic_shape(op)) {
+    fill_outputs(*learned, results.vec());
+    learned->warns = warned;
+    learned->resizes = output_was_resized(*learned, results);
+    node->signature = dynamic::ShapeMemo::instance().insert(std::move(learned));
+  }
+  if (op.kind == OpKind::kCompute && !foreign) {
+    uint16_t output = 0;
+    for (const auto& tensor : dynamic::fresh_results(op, results.vec())) {
+      if (tensor.defined() && tensor.has_storage()) {
+        auto* storage = tensor.storage().unsafeGetStorageImpl();
+        if (!link_of(storage) && owns_plain_memory(storage)) {
+          Link* link = link_storage(storage);
+          link->session = this;
+          link->producer = node->id;
+          link->output = output;
+          link->call = call_;
+        }
+      }
+      ++output;
+    }
+  }
+  if (op.kind == OpKind::kHost && node->is_plain_bool && results.size() == 1 && results[0].isScalar())
+    decided_ = results[0].toScalar().to<bool>();
+  if (op.kind == OpKind::kHost) {
+    node->counts.fetched++;
+    function_->counters.fetches++;
+  }
+  known_streak_ = known ? known_streak_ + 1 : 0;
+  if (known_streak_ >= kRejoinStreak) {
+    phase_ = Phase::kCoExecuting;
+    runner_.start();
+  }
+}
+
+}  // namespace lockstep::coexec

@@ -1,0 +1,276 @@
+// Calls, doors and waits. The other halves of Session: leading.cpp (asking), recording.cpp (tracing).
+#include "coexec/session.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <x86intrin.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "dynamic/shape_memo.h"
+#include "dynamic/vm/allocator.h"
+#include "dynamic/vm/executor.h"
+
+namespace lockstep::coexec {
+
+namespace {
+
+constexpr size_t kWindow = 1 << 14;          // events in the channel
+constexpr size_t kMaxSignatures = 1 << 18;   // remembered by the process
+constexpr auto kWake = std::chrono::microseconds(20000);  // how often a wait looks for signals
+constexpr int kSpins = 400;
+
+std::atomic<uint32_t> next_serial{1};
+Host* the_host = nullptr;
+
+struct Sessions {
+  std::mutex mutex;
+  std::vector<Session*> all;
+  std::vector<Session*> free;
+};
+Sessions& sessions() {
+  static auto* instance = new Sessions;
+  return *instance;
+}
+
+// A thread borrows a session and gives it back when it ends.
+struct Borrowed {
+  Session* session = nullptr;
+  ~Borrowed() {
+    if (!session) return;
+    std::lock_guard lock(sessions().mutex);
+    sessions().free.push_back(session);
+  }
+};
+thread_local Borrowed t_session;
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Function::Function() : serial(next_serial.fetch_add(1)) {}
+
+void Session::set_host(Host& host) { the_host = &host; }
+Host& Session::host() { return *the_host; }
+
+Session& Session::of_this_thread() {
+  if (!t_session.session) {
+    auto& known = sessions();
+    std::lock_guard lock(known.mutex);
+    if (!known.free.empty()) {
+      t_session.session = known.free.back();
+      known.free.pop_back();
+    } else {
+      t_session.session = new Session(*the_host);
+      known.all.push_back(t_session.session);
+    }
+  }
+  return *t_session.session;
+}
+
+Session* Session::active_on_this_thread() {
+  return t_session.session && t_session.session->is_active() ? t_session.session : nullptr;
+}
+
+std::vector<Session*> Session::all() {
+  std::lock_guard lock(sessions().mutex);
+  return sessions().all;
+}
+
+// The child goes on eagerly: its session, drained before the fork, is forgotten with its runner.
+void Session::abandon_all() {
+  tracer::listen(nullptr);
+  auto& known = sessions();
+  for (Session* session : known.all) {
+    session->phase_ = Phase::kIdle;
+    session->depth_ = 0;
+  }
+  known.all.clear();
+  known.free.clear();
+  t_session.session = nullptr;
+}
+
+Session::Session(Host& host) : host_(host), counter_(host.create_program_counter()), runner_(kWindow) {
+  backward_.reset();
+}
+
+// ---- calls
+
+void Session::begin(Function& function) {
+  if (depth_++ > 0) return;
+  function_ = &function;
+  function.counters.calls++;
+  call_++;
+  cursor_ = function.graph.entry();
+  cursor_->counts.asked++;
+  decided_.reset();
+  known_streak_ = 0;
+  traced_in_this_call_ = false;
+  auto& memo = dynamic::ShapeMemo::instance();
+  if (memo.epoch() != memo_epoch_) {
+    for (const auto& node : function.graph.nodes()) node->signature = nullptr;
+    memo_epoch_ = memo.epoch();
+  }
+  phase_ = cursor_->next.empty() ? Phase::kTracing : Phase::kCoExecuting;
+  if (phase_ == Phase::kTracing) {
+    traced_in_this_call_ = true;
+    function.counters.traced_calls++;
+  } else {
+    runner_.start();
+  }
+  tracer::listen(this);
+}
+
+void Session::end_quietly() {
+  try {
+    end();
+  } catch (...) {
+  }
+}
+
+void Session::end() {
+  if (--depth_ > 0) return;
+  tracer::listen(nullptr);
+  wait_done(runner_.channel().asked(), /*interruptible=*/false);
+  publish_all();
+  if (auto* exit = function_->graph.exit(); !function_->graph.find_edge(cursor_, exit))
+    function_->graph.add_edge(cursor_, exit);
+  phase_ = Phase::kIdle;
+  function_ = nullptr;
+  bool at_rest = true;
+  for (Session* other : all()) at_rest &= !other->is_active();
+  if (at_rest) dynamic::ShapeMemo::instance().forget_if_large(kMaxSignatures);
+  raise_failure();
+}
+
+void Session::raise_failure() {
+  if (!runner_.has_failed()) return;
+  std::rethrow_exception(runner_.take_failure());
+}
+
+// ---- doors
+
+void Session::drain() {
+  const uint64_t asked = runner_.channel().asked();
+  wait_done(asked, /*interruptible=*/true);
+  publish_all();
+  raise_failure();
+}
+
+void Session::wait_for(Link& link) {
+  if (link.session && !link.session->runner_.channel().is_done(link.written))
+    link.session->wait_done(link.written, /*interruptible=*/true);
+  publish(&link);
+  raise_failure();
+}
+
+void Session::wait_for_readers(Link& link) {
+  if (link.session && !link.session->runner_.channel().is_done(link.read))
+    link.session->wait_done(link.read, /*interruptible=*/true);
+  wait_for(link);
+}
+
+void Session::on_raw_access(Link* link) {
+  Session* leader = active_on_this_thread();
+  if (link->session) link->session->wait_done(link->read, /*interruptible=*/false);
+  publish(link);
+  if (leader && leader == link->session && !leader->is_in_native()) link->is_exposed = true;
+}
+
+// From a foreign thread: only what was asked when it looked.
+void Session::drain_from_other_thread() {
+  const uint64_t asked = runner_.channel().asked();
+  wait_done(asked, /*interruptible=*/false);
+  std::lock_guard lock(links_mutex());
+  std::vector<Link*> ready;
+  for (Link* link : unpublished_)
+    if (link->written <= asked) ready.push_back(link);
+  for (Link* link : ready) publish(link);
+}
+
+void Session::forget_locked(Link* link) {
+  if (link->list_index >= unpublished_.size() || unpublished_[link->list_index] != link) return;
+  unpublished_[link->list_index] = unpublished_.back();
+  unpublished_[link->list_index]->list_index = link->list_index;
+  unpublished_.pop_back();
+}
+
+Link* Session::new_link_locked_list(Link* link) {
+  std::lock_guard lock(links_mutex());
+  link->list_index = unpublished_.size();
+  unpublished_.push_back(link);
+  return link;
+}
+
+void Session::publish_all() {
+  std::lock_guard lock(links_mutex());
+  for (size_t i = unpublished_.size(); i > 0; --i) {
+    Link* link = unpublished_[i - 1];
+    auto& twin = link->twin;
+    if (!twin->data_ptr().get() && twin->nbytes() > 0) {  // its event was never executed: an earlier one failed
+      twin->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(twin->nbytes()));
+      std::memset(twin->mutable_data(), 0, twin->nbytes());
+    }
+    publish(link);
+  }
+}
+
+// ---- waiting
+
+void Session::wait_done(uint64_t number, bool interruptible) {
+  auto& channel = runner_.channel();
+  if (channel.is_done(number)) return;
+  const double begin = now_seconds();
+  for (int spin = 0; spin < kSpins && !channel.is_done(number); ++spin) _mm_pause();
+  if (!channel.is_done(number)) {
+    struct Wait {
+      Channel<dynamic::Event>& channel;
+      uint64_t number;
+    } wait{channel, number};
+    auto poll = [](void* argument) {
+      auto* w = static_cast<Wait*>(argument);
+      return w->channel.wait_done(w->number, kWake);
+    };
+    if (interruptible) {
+      host_.wait_released(poll, &wait);
+    } else {
+      host_.wait_released_uninterrupted(poll, &wait);
+    }
+  }
+  if (function_) {
+    function_->counters.waits++;
+    const double waited = now_seconds() - begin;
+    function_->counters.wait_seconds += waited;
+    if (cursor_) cursor_->counts.wait_seconds += waited;
+  }
+}
+
+void Session::wait_for_room() {
+  auto& channel = runner_.channel();
+  if (channel.is_full()) wait_done(channel.asked() - kWindow / 2, /*interruptible=*/true);
+}
+
+// ---- other threads
+
+namespace {
+
+class ForeignListener final : public tracer::OpSink {
+ public:
+  void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) override {
+    c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
+    for (Session* session : Session::all())
+      if (session->is_active()) session->drain_from_other_thread();
+    op.callBoxed(stack);
+  }
+};
+
+}  // namespace
+
+void install_foreign_listener() {
+  static auto* listener = new ForeignListener;
+  tracer::set_foreign_listener(listener);
+}
+
+}  // namespace lockstep::coexec

@@ -1,0 +1,143 @@
+// A session ties the two runners of one leading thread together. It listens at the hook, keeps the cursor in the
+// TraceGraph, asks the graph runner, waits, and falls back. Sessions belong to threads and live for ever.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "coexec/function.h"
+#include "coexec/graph_runner.h"
+#include "coexec/host.h"
+#include "coexec/placeholder.h"
+#include "tracer/hook.h"
+#include "tracer/location.h"
+
+namespace lockstep::coexec {
+
+enum class Phase : uint8_t {
+  kIdle,         // no function runs
+  kTracing,      // ops run on the leading thread and are recorded
+  kCoExecuting,  // ops are matched and asked
+};
+
+// A tensor argument of the op at the hook.
+struct OperandView {
+  const at::Tensor* tensor = nullptr;
+  c10::StorageImpl* storage = nullptr;  // null: undefined tensor
+  Link* link = nullptr;
+  bool is_written = false;
+};
+
+class Session final : public tracer::OpSink {
+ public:
+  explicit Session(Host& host);
+
+  // ---- calls
+  void begin(Function& function);
+  void end();            // at rest afterwards; throws the failure of an op that nobody waited for
+  void end_quietly();    // after an exception of the user's
+  bool is_active() const { return phase_ != Phase::kIdle; }
+  Phase phase() const { return phase_; }
+  Function* function() const { return function_; }
+
+  // ---- doors
+  void drain();                         // everything asked is done, everything alive has data
+  void wait_for(Link& link);            // this storage has its data and no pending write
+  void wait_for_readers(Link& link);    // ... and no pending reader
+  static void on_raw_access(Link* link);
+  void forget_locked(Link* link);       // links_mutex() held
+  void drain_from_other_thread();
+
+  void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
+
+  GraphRunner& runner() { return runner_; }
+  bool is_in_native() const { return native_depth_ > 0; }
+
+  static Session& of_this_thread();
+  static Session* active_on_this_thread();
+  static std::vector<Session*> all();
+  static void abandon_all();  // in a forked child, where the runners' threads do not exist
+  static void set_host(Host& host);
+  static Host& host();
+
+ private:
+  struct Place {
+    uint64_t key = 0;
+    bool unrecorded = false;
+    bool in_backward = false;
+    int64_t forward_node = -1;
+    std::string (*autograd_name)() = nullptr;
+  };
+  Place locate();
+
+  // ---- looking at the arguments
+  std::optional<graph::Reason> collect_operands(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
+  void build_words(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
+  const graph::Signature* find_signature(const graph::OpInfo& op, graph::Node* node);
+  std::unique_ptr<graph::Signature> create_signature(const graph::OpInfo& op);
+  void fill_outputs(graph::Signature& signature, const torch::jit::Stack& results);
+
+  // ---- tracing
+  void trace_op(const graph::OpInfo& op, torch::jit::Stack* stack, const Place& place,
+                std::optional<graph::Reason> foreign);
+  graph::Node* record(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args, const Place& place, bool* known);
+  void note_sources(graph::Node& node);
+  void advance(graph::Node* node, graph::Edge* edge);
+
+  // ---- co-execution
+  void lead_op(const graph::OpInfo& op, torch::jit::Stack* stack, const Place& place,
+               std::optional<graph::Reason> foreign);
+  graph::Edge* match(const graph::OpInfo& op, uint64_t location);
+  void diverge(const graph::OpInfo& op);
+  void lead_compute(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node);
+  bool has_dynamic_shape(const graph::OpInfo& op) const;
+  bool can_run_on_host(const graph::OpInfo& op, const graph::Signature& signature);
+  bool must_wait(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
+  void ask(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
+           const graph::Signature& signature);
+  void ask_and_wait(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
+                    const graph::Signature* known);
+  void fill_event(dynamic::Event& event, const graph::OpInfo& op, at::ArrayRef<c10::IValue> args,
+                  graph::Node* node, const graph::Signature* signature);
+  dynamic::Operand operand_of(OperandView& view);
+  void note_event(uint64_t number);
+  at::Tensor wrap_result(const at::Tensor& result, graph::Node* node, size_t index,
+                         std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>>& made,
+                         bool* aliases);
+  void run_natively(const graph::OpInfo& op, torch::jit::Stack* stack);
+  bool run_watching_warnings(const graph::OpInfo& op, torch::jit::Stack* stack);
+  void run_eagerly(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node, graph::Reason reason);
+  void settle_operands();
+
+  // ---- waiting
+  void wait_done(uint64_t number, bool interruptible);
+  void wait_for_room();
+  void publish_all();
+  void raise_failure();
+  Link* new_link_locked_list(Link* link);
+
+  Host& host_;
+  std::unique_ptr<tracer::ProgramCounter> counter_;
+  tracer::BackwardLocator backward_;
+  GraphRunner runner_;
+  Phase phase_ = Phase::kIdle;
+  int depth_ = 0;
+  int native_depth_ = 0;
+  Function* function_ = nullptr;
+  graph::Node* cursor_ = nullptr;
+  int known_streak_ = 0;
+  bool traced_in_this_call_ = false;
+  uint64_t call_ = 0;
+  uint64_t memo_epoch_ = 0;
+  std::optional<bool> decided_;  // what the last plain bool(t) gave
+
+  std::vector<OperandView> operands_;
+  graph::SignatureWords words_;
+  uint64_t hash_ = 0;
+  std::vector<Link*> unpublished_;
+};
+
+// Switches hooks of other threads: an op there waits for what was asked before.
+void install_foreign_listener();
+
+}  // namespace lockstep::coexec

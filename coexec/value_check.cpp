@@ -1,0 +1,117 @@
+#include "coexec/value_check.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+
+namespace lockstep::coexec {
+
+namespace {
+
+constexpr int64_t kMaxScanned = 1 << 20;  // elements; beyond, waiting is cheaper than looking
+
+template <class T>
+bool scan(const at::Tensor& t, int64_t low, int64_t high, int64_t ignored) {
+  const T* data = t.const_data_ptr<T>();
+  bool fine = true;
+  for (int64_t i = 0, n = t.numel(); i < n; ++i)
+    fine &= (data[i] >= low && data[i] < high) || data[i] == ignored;
+  return fine;
+}
+
+bool in_range(const at::Tensor& t, int64_t low, int64_t high, int64_t ignored = INT64_MIN) {
+  if (t.numel() > kMaxScanned || !t.is_contiguous()) return false;
+  if (t.numel() == 0) return true;
+  if (t.scalar_type() == at::kLong) return scan<int64_t>(t, low, high, ignored);
+  if (t.scalar_type() == at::kInt) return scan<int32_t>(t, low, high, ignored);
+  return false;
+}
+
+int64_t size_at(const at::Tensor& t, int64_t dim) {
+  if (t.dim() == 0) return 1;
+  return t.size(dim < 0 ? dim + t.dim() : dim);
+}
+
+bool advanced_index_in_range(const at::Tensor& self, const c10::IValue& indices, bool allow_masks) {
+  int64_t dim = 0;
+  for (const auto& item : indices.toListRef()) {
+    if (!item.isTensor() || !item.toTensor().defined()) {
+      ++dim;
+      continue;
+    }
+    const auto& index = item.toTensor();
+    if (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte) {
+      if (!allow_masks) return false;
+      dim += index.dim();
+      continue;
+    }
+    if (dim >= self.dim()) return false;
+    const int64_t size = self.size(dim++);
+    if (!in_range(index, -size, size)) return false;
+  }
+  return true;
+}
+
+bool indices_in_range(const std::string& base, at::ArrayRef<c10::IValue> args) {
+  const auto& self = args[0].toTensor();
+  if (base == "aten::embedding") return in_range(args[1].toTensor(), 0, size_at(self, 0));
+  if (base == "aten::take" || base == "aten::put_")
+    return in_range(args[1].toTensor(), -self.numel(), self.numel());
+  if (base.find("index_put") != std::string::npos || base == "aten::index" || base == "aten::_unsafe_index")
+    return args[1].isList() && advanced_index_in_range(self, args[1], false);
+  // (self, dim, index, ...)
+  if (args.size() > 2 && args[1].isInt() && args[2].isTensor())
+    return in_range(args[2].toTensor(), 0, size_at(self, args[1].toInt()));
+  return false;
+}
+
+bool labels_in_range(const std::string& base, at::ArrayRef<c10::IValue> args) {
+  const bool backward = base.find("backward") != std::string::npos;
+  const size_t first = backward ? 1 : 0;  // grad_output comes first
+  const auto& self = args[first].toTensor();
+  const auto& target = args[first + 1].toTensor();
+  const int64_t classes = self.dim() == 1 ? self.size(0) : self.size(1);
+  return args[first + 4].isInt() && in_range(target, 0, classes, args[first + 4].toInt());
+}
+
+bool probabilities_in_range(at::ArrayRef<c10::IValue> args) {
+  for (const auto& arg : args)
+    if (arg.isDouble() && !(arg.toDouble() >= 0 && arg.toDouble() <= 1)) return false;
+  return true;
+}
+
+}  // namespace
+
+bool is_deciding(const graph::OpInfo& op, const at::Tensor& operand) {
+  switch (op.value_check) {
+    case graph::ValueCheck::kIndex:
+    case graph::ValueCheck::kClassLabel:
+      return operand.defined() && !operand.is_floating_point() && !operand.is_complex();
+    default:
+      return false;
+  }
+}
+
+bool values_in_range(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args) {
+  const auto base = op.name.substr(0, op.name.find('.'));
+  switch (op.value_check) {
+    case graph::ValueCheck::kNone: return true;
+    case graph::ValueCheck::kAlways: return false;
+    case graph::ValueCheck::kIntegerOnly:
+      for (const auto& arg : args) {
+        if (arg.isTensor() && arg.toTensor().defined() &&
+            (arg.toTensor().is_floating_point() || arg.toTensor().is_complex()))
+          return true;
+        if (arg.isTensorList())
+          for (const auto& item : arg.toListRef())
+            if (item.toTensor().is_floating_point()) return true;
+      }
+      return false;
+    case graph::ValueCheck::kIndex: return indices_in_range(base, args);
+    case graph::ValueCheck::kClassLabel: return labels_in_range(base, args);
+    case graph::ValueCheck::kProbability: return probabilities_in_range(args);
+  }
+  return false;
+}
+
+}  // namespace lockstep::coexec

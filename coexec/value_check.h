@@ -1,0 +1,16 @@
+// Errors by value: can this op raise because of what its operands hold? Decided on the leading thread where the
+// deciding operands are at rest.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include "graph/op_info.h"
+
+namespace lockstep::coexec {
+
+// True where the operands, which are at rest, are known to be in range. False: cannot tell, or out of range.
+bool values_in_range(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
+// The operands whose values decide, as indices into the flattened tensor arguments.
+bool is_deciding(const graph::OpInfo& op, const at::Tensor& operand);
+
+}  // namespace lockstep::coexec

@@ -1,0 +1,208 @@
+// One reserved range of addresses; `owns` is a comparison. Small blocks come from slabs by size class, large ones from
+// a best-fit list with splitting and coalescing, so that a steady state reuses the same pages whatever the sizes are.
+#include "dynamic/vm/allocator.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+namespace lockstep::dynamic {
+
+namespace {
+
+constexpr size_t kRange = size_t{1} << 40;  // addresses only, no memory
+constexpr size_t kAlignment = 64;
+constexpr size_t kSmallLimit = 32 << 10;
+constexpr size_t kSlab = 256 << 10;
+constexpr size_t kLargeGrain = 4096;
+
+size_t round_up(size_t bytes, size_t grain) { return (bytes + grain - 1) / grain * grain; }
+
+// 64, 128, ..., 1024, then four classes a doubling
+size_t class_size(size_t bytes) {
+  if (bytes <= 1024) return round_up(bytes ? bytes : 1, kAlignment);
+  size_t base = 1024;
+  while (base * 2 < bytes) base *= 2;
+  return round_up(bytes, base / 4);
+}
+
+}  // namespace
+
+struct Pool::State {
+  std::mutex mutex;
+  char* begin = nullptr;
+  char* top = nullptr;  // of the part handed out so far
+  std::unordered_map<size_t, std::vector<void*>> small_free;      // by class
+  std::unordered_map<uintptr_t, size_t> slab_class;               // slab number -> class
+  std::map<char*, size_t> free_by_address;
+  std::set<std::pair<size_t, char*>> free_by_size;
+  std::unordered_map<void*, size_t> large_used;
+  PoolStatistics statistics;
+
+  char* extend(size_t bytes) {
+    if (!begin || top + bytes > begin + kRange) return nullptr;
+    char* block = top;
+    top += bytes;
+    statistics.reserved_bytes += bytes;
+    return block;
+  }
+  void add_free(char* block, size_t bytes) {
+    free_by_address.emplace(block, bytes);
+    free_by_size.emplace(bytes, block);
+  }
+  void remove_free(std::map<char*, size_t>::iterator it) {
+    free_by_size.erase({it->second, it->first});
+    free_by_address.erase(it);
+  }
+  void* allocate_small(size_t bytes) {
+    auto& free = small_free[bytes];
+    if (free.empty()) {
+      char* slab = take_large(kSlab, kSlab);
+      if (!slab) return nullptr;
+      slab_class[reinterpret_cast<uintptr_t>(slab) / kSlab] = bytes;
+      for (size_t at = kSlab / bytes; at > 0; --at) free.push_back(slab + (at - 1) * bytes);
+    }
+    void* block = free.back();
+    free.pop_back();
+    return block;
+  }
+  char* take_large(size_t bytes, size_t alignment) {
+    for (auto it = free_by_size.lower_bound({bytes, nullptr}); it != free_by_size.end(); ++it) {
+      auto [size, block] = *it;
+      char* aligned = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(block), alignment));
+      if (aligned + bytes > block + size) continue;
+      remove_free(free_by_address.find(block));
+      if (aligned > block) add_free(block, aligned - block);
+      if (char* end = aligned + bytes; end < block + size) add_free(end, block + size - end);
+      return aligned;
+    }
+    char* start = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(top), alignment));
+    if (start > top)
+      if (char* gap = extend(start - top)) add_free(gap, start - gap);
+    return extend(bytes);
+  }
+  void give_large(char* block, size_t bytes) {
+    auto after = free_by_address.lower_bound(block);
+    if (after != free_by_address.end() && block + bytes == after->first) {
+      bytes += after->second;
+      remove_free(after);
+    }
+    auto before = free_by_address.lower_bound(block);
+    if (before != free_by_address.begin()) {
+      --before;
+      if (before->first + before->second == block) {
+        block = before->first;
+        bytes += before->second;
+        remove_free(before);
+      }
+    }
+    add_free(block, bytes);
+  }
+};
+
+Pool::Pool() : state_(new State) {
+  void* range = mmap(nullptr, kRange, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) return;
+  state_->begin = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(range), kSlab));
+  state_->top = state_->begin;
+}
+
+Pool& Pool::instance() {
+  static auto* pool = new Pool;  // outlives static destruction: tensors may still be held
+  return *pool;
+}
+
+void* Pool::allocate(size_t bytes) {
+  std::lock_guard lock(state_->mutex);
+  const bool small = bytes <= kSmallLimit;
+  const size_t size = small ? class_size(bytes) : round_up(bytes, kLargeGrain);
+  void* block = small ? state_->allocate_small(size) : state_->take_large(size, kLargeGrain);
+  if (!block) return nullptr;
+  if (!small) state_->large_used.emplace(block, size);
+  auto& statistics = state_->statistics;
+  statistics.used_bytes += size;
+  statistics.peak_used_bytes = std::max(statistics.peak_used_bytes, statistics.used_bytes);
+  return block;
+}
+
+void Pool::deallocate(void* data) {
+  std::lock_guard lock(state_->mutex);
+  auto large = state_->large_used.find(data);
+  if (large != state_->large_used.end()) {
+    state_->statistics.used_bytes -= large->second;
+    state_->give_large(static_cast<char*>(data), large->second);
+    state_->large_used.erase(large);
+    return;
+  }
+  const size_t size = state_->slab_class.at(reinterpret_cast<uintptr_t>(data) / kSlab);
+  state_->statistics.used_bytes -= size;
+  state_->small_free[size].push_back(data);
+}
+
+bool Pool::owns(const void* data) const {
+  const auto* address = static_cast<const char*>(data);
+  return state_->begin && address >= state_->begin && address < state_->begin + kRange;
+}
+
+PoolStatistics Pool::statistics() {
+  std::lock_guard lock(state_->mutex);
+  return state_->statistics;
+}
+
+void Pool::reset_peak() {
+  std::lock_guard lock(state_->mutex);
+  state_->statistics.peak_used_bytes = state_->statistics.used_bytes;
+}
+
+void Pool::release_free_pages() {
+  std::lock_guard lock(state_->mutex);
+  for (const auto& [block, bytes] : state_->free_by_address) {
+    char* begin = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(block), kLargeGrain));
+    if (begin < block + bytes) madvise(begin, block + bytes - begin, MADV_DONTNEED);
+  }
+}
+
+namespace {
+
+thread_local bool t_in_pool = false;
+std::atomic<bool> pool_enabled{true};
+
+void give_back(void* data) {
+  if (!data) return;
+  if (Pool::instance().owns(data)) return Pool::instance().deallocate(data);
+  c10::GetDefaultCPUAllocator()->raw_deallocate(data);
+}
+
+class PoolAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (t_in_pool && bytes > 0 && pool_enabled.load(std::memory_order_relaxed))
+      if (void* data = Pool::instance().allocate(bytes))
+        return {data, data, &give_back, c10::Device(c10::DeviceType::CPU)};
+    return c10::GetDefaultCPUAllocator()->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+};
+
+}  // namespace
+
+PoolScope::PoolScope() : before_(t_in_pool) { t_in_pool = true; }
+PoolScope::~PoolScope() { t_in_pool = before_; }
+
+void enable_pool(bool on) { pool_enabled.store(on); }
+
+void install_pool() {
+  static auto* allocator = new PoolAllocator;
+  c10::SetCPUAllocator(allocator, /*priority=*/100);
+}
+
+}  // namespace lockstep::dynamic

@@ -1,0 +1,48 @@
+// The runner's caching allocator. It keeps its pages, so that a steady state has no page faults. Threads inside a
+// PoolScope allocate from it; memory is given back from any thread. Blocks are aligned to 64 bytes, as PyTorch's are.
+//
+// Installed as PyTorch's CPU allocator once; outside of a PoolScope it passes everything on to PyTorch's own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep::dynamic {
+
+struct PoolStatistics {
+  size_t used_bytes = 0;       // in blocks that somebody holds
+  size_t peak_used_bytes = 0;  // since the last reset
+  size_t reserved_bytes = 0;   // address space that was ever handed out
+};
+
+class Pool {
+ public:
+  static Pool& instance();
+  void* allocate(size_t bytes);  // null where the address space is used up
+  void deallocate(void* data);
+  bool owns(const void* data) const;
+  PoolStatistics statistics();
+  void reset_peak();
+  void release_free_pages();  // gives the pages of free blocks back to the system
+
+ private:
+  Pool();
+  struct State;
+  State* state_;
+};
+
+class PoolScope {
+ public:
+  PoolScope();
+  ~PoolScope();
+  PoolScope(const PoolScope&) = delete;
+
+ private:
+  bool before_;
+};
+
+// From now on c10's CPU allocator looks here first. Idempotent.
+void install_pool();
+void enable_pool(bool on);
+
+}  // namespace lockstep::dynamic

@@ -1,0 +1,47 @@
+// One thing that Python asked of the graph: a node, its operands by handle, its feeds, and where the results go.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+#include <c10/core/StorageImpl.h>
+
+#include <exception>
+#include <vector>
+
+#include "graph/trace_graph.h"
+
+namespace lockstep::dynamic {
+
+using StorageRef = c10::intrusive_ptr<c10::StorageImpl>;
+
+// A tensor argument: the runner's storage and where in it; the geometry stands in the signature. Scalars that the
+// argument parser wrapped into tensors belong to nobody and travel as they are.
+struct Operand {
+  StorageRef storage;
+  int64_t offset = 0;
+  at::Tensor direct;
+};
+
+// What a waiting leader gets back.
+struct Capture {
+  torch::jit::Stack results;
+  std::exception_ptr error;
+};
+
+struct Event {
+  graph::Node* node = nullptr;
+  const graph::Signature* signature = nullptr;
+  std::vector<c10::IValue> args;     // constants and feeds in their places; for tensor lists their length
+  std::vector<Operand> operands;     // in the order of signature->inputs
+  std::vector<StorageRef> outputs;   // twins of signature->outputs, one for each storage group
+  Capture* capture = nullptr;        // set: the results go back as they come
+  void clear() {
+    args.clear();
+    operands.clear();
+    outputs.clear();
+    capture = nullptr;
+  }
+};
+
+}  // namespace lockstep::dynamic

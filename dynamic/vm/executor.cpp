@@ -1,0 +1,165 @@
+#include "dynamic/vm/executor.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/TensorImpl.h>
+
+namespace lockstep::dynamic {
+
+using graph::ArgKind;
+using graph::Layout;
+
+at::Tensor tensor_over(StorageRef storage, const Layout& layout, int64_t offset) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU),
+      c10::scalarTypeToTypeMeta(layout.dtype));
+  auto* impl = tensor.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(layout.sizes, layout.strides, offset);
+  if (layout.conj) impl->_set_conj(true);
+  if (layout.neg) impl->_set_neg(true);
+  return tensor;
+}
+
+StorageRef create_empty_storage(int64_t bytes) {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                               c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)),
+                                               c10::GetCPUAllocator(), /*resizable=*/true);
+}
+
+namespace {
+
+at::Tensor operand_tensor(const Operand& operand, const Layout& layout) {
+  if (!layout.is_defined()) return {};
+  if (operand.direct.defined()) return operand.direct;
+  return tensor_over(operand.storage, layout, operand.offset);
+}
+
+}  // namespace
+
+torch::jit::Stack build_arguments(const Event& event) {
+  const auto& op = *event.node->op;
+  torch::jit::Stack stack;
+  stack.reserve(op.args.size() + 2);
+  size_t next = 0;
+  auto take = [&] {
+    const size_t i = next++;
+    return operand_tensor(event.operands[i], event.signature->inputs[i]);
+  };
+  for (size_t a = 0; a < op.args.size(); ++a) {
+    const auto& arg = event.args[a];
+    switch (op.args[a].kind) {
+      case ArgKind::kTensor:
+        stack.emplace_back(take());
+        break;
+      case ArgKind::kTensorList: {
+        if (arg.isNone()) {
+          stack.emplace_back();
+          break;
+        }
+        c10::List<at::Tensor> list;
+        for (int64_t n = arg.toInt(); n > 0; --n) list.push_back(take());
+        stack.emplace_back(std::move(list));
+        break;
+      }
+      case ArgKind::kOptionalTensorList: {
+        c10::List<std::optional<at::Tensor>> list;
+        for (int64_t n = arg.toInt(); n > 0; --n) {
+          auto tensor = take();
+          list.push_back(tensor.defined() ? std::optional<at::Tensor>(std::move(tensor)) : std::nullopt);
+        }
+        stack.emplace_back(std::move(list));
+        break;
+      }
+      default:
+        stack.push_back(arg);
+    }
+  }
+  return stack;
+}
+
+std::vector<at::Tensor> fresh_results(const graph::OpInfo& op, const torch::jit::Stack& results,
+                                      std::vector<int>* list_sizes) {
+  std::vector<at::Tensor> fresh;
+  for (size_t r = 0; r < op.returns.size() && r < results.size(); ++r) {
+    const auto& slot = op.returns[r];
+    if (slot.alias_arg >= 0 || !slot.is_tensor) continue;
+    if (slot.is_list) {
+      const auto list = results[r].toListRef();
+      if (list_sizes) list_sizes->push_back(static_cast<int>(list.size()));
+      for (const auto& item : list) fresh.push_back(item.isTensor() ? item.toTensor() : at::Tensor());
+    } else {
+      fresh.push_back(results[r].isTensor() ? results[r].toTensor() : at::Tensor());
+    }
+  }
+  return fresh;
+}
+
+namespace {
+
+bool keeps_promise(const at::Tensor& result, const Layout& promised) {
+  if (!result.defined() || !promised.is_defined()) return result.defined() == promised.is_defined();
+  return result.scalar_type() == promised.dtype && result.sizes() == promised.sizes &&
+         result.strides() == promised.strides && result.storage_offset() == promised.offset &&
+         result.is_conj() == promised.conj && result.is_neg() == promised.neg &&
+         static_cast<int64_t>(result.storage().nbytes()) == promised.storage_bytes;
+}
+
+// Another layout than promised, or memory that somebody shares: the values are copied to where they were promised.
+void copy_into(const StorageRef& twin, const at::Tensor& result, const Layout& promised) {
+  TORCH_CHECK(result.defined() == promised.is_defined() &&
+                  (!result.defined() ||
+                   (result.scalar_type() == promised.dtype && result.sizes() == promised.sizes)),
+              "lockstep: a kernel returned another layout (", graph::layout_of(result).str(),
+              ") than for equal inputs before (", promised.str(), "); please report this");
+  if (!result.defined()) return;
+  if (!twin->data() && twin->nbytes() > 0)
+    twin->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(twin->nbytes()));
+  tensor_over(twin, promised, promised.offset).copy_(result);
+}
+
+void deliver(Event& event, std::vector<at::Tensor>& results) {
+  const auto& promised = event.signature->outputs;
+  TORCH_CHECK(results.size() == promised.size(), "lockstep: a kernel returned ", results.size(),
+              " tensors where it returned ", promised.size(), " before; please report this");
+  std::vector<bool> taken(event.outputs.size(), false);
+  for (size_t i = 0; i < promised.size(); ++i) {
+    if (!promised[i].is_defined() && !results[i].defined()) continue;
+    const auto group = promised[i].storage_group;
+    const auto& twin = event.outputs[group];
+    if (taken[group]) continue;  // several results over one storage: the first has brought the data
+    taken[group] = true;
+    auto* from = results[i].defined() ? results[i].storage().unsafeGetStorageImpl() : nullptr;
+    bool exclusive = from && !from->has_materializer();
+    if (exclusive) {
+      int64_t holders = 0;
+      for (const auto& other : results)
+        holders += other.defined() && other.storage().unsafeGetStorageImpl() == from;
+      exclusive = from->data_ptr().get_deleter() != nullptr &&
+                  static_cast<int64_t>(results[i].storage().use_count()) == holders;
+    }
+    if (exclusive && keeps_promise(results[i], promised[i])) {
+      twin->set_data_ptr_noswap(std::move(from->_mutable_data_ptr_no_checks()));
+    } else if (exclusive && from->nbytes() == 0 && keeps_promise(results[i], promised[i])) {
+      continue;
+    } else {
+      copy_into(twin, results[i], promised[i]);
+    }
+  }
+}
+
+}  // namespace
+
+void execute(Event& event) {
+  auto stack = build_arguments(event);
+  event.node->op->handle.callBoxed(&stack);
+  if (event.capture) {
+    event.capture->results = std::move(stack);
+    return;
+  }
+  if (event.signature->outputs.empty()) return;
+  auto results = fresh_results(*event.node->op, stack);
+  stack.clear();
+  deliver(event, results);
+}
+
+}  // namespace lockstep::dynamic

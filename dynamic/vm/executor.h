@@ -1,0 +1,23 @@
+// Executes one event: builds the kernel's arguments over the runner's storages, calls PyTorch's kernel, checks the
+// results against what the placeholders promised and puts the data where they were promised.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "dynamic/vm/event.h"
+
+namespace lockstep::dynamic {
+
+// The arguments of an event as a kernel wants them.
+torch::jit::Stack build_arguments(const Event& event);
+// Throws what the kernel throws. The caller has switched off autograd and the hook on this thread.
+void execute(Event& event);
+
+// A tensor over a storage, outside of autograd.
+at::Tensor tensor_over(StorageRef storage, const graph::Layout& layout, int64_t offset);
+StorageRef create_empty_storage(int64_t bytes);
+// All tensors of the returned values that do not alias an argument, lists flattened.
+std::vector<at::Tensor> fresh_results(const graph::OpInfo& op, const torch::jit::Stack& results,
+                                      std::vector<int>* list_sizes = nullptr);
+
+}  // namespace lockstep::dynamic

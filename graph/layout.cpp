@@ -1,0 +1,133 @@
+#include "graph/layout.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <bit>
+#include <functional>
+#include <sstream>
+
+namespace lockstep::graph {
+
+int64_t Layout::numel() const {
+  int64_t n = 1;
+  for (int64_t size : sizes) n *= size;
+  return n;
+}
+
+bool Layout::same_geometry(const Layout& other) const {
+  return dtype == other.dtype && conj == other.conj && neg == other.neg && offset == other.offset &&
+         sizes == other.sizes && strides == other.strides;
+}
+
+const char* dtype_name(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Float: return "f32";
+    case c10::ScalarType::Double: return "f64";
+    case c10::ScalarType::Half: return "f16";
+    case c10::ScalarType::BFloat16: return "bf16";
+    case c10::ScalarType::Long: return "i64";
+    case c10::ScalarType::Int: return "i32";
+    case c10::ScalarType::Short: return "i16";
+    case c10::ScalarType::Char: return "i8";
+    case c10::ScalarType::Byte: return "u8";
+    case c10::ScalarType::Bool: return "b1";
+    case c10::ScalarType::ComplexFloat: return "c64";
+    case c10::ScalarType::ComplexDouble: return "c128";
+    case c10::ScalarType::Undefined: return "none";
+    default: return c10::toString(dtype);
+  }
+}
+
+std::string Layout::str() const {
+  std::ostringstream out;
+  out << dtype_name(dtype);
+  if (!is_defined()) return out.str();
+  out << '[';
+  for (size_t d = 0; d < sizes.size(); ++d) out << (d ? "," : "") << sizes[d];
+  out << ';';
+  for (size_t d = 0; d < strides.size(); ++d) out << (d ? "," : "") << strides[d];
+  out << ']';
+  if (conj) out << "conj";
+  if (neg) out << "neg";
+  return out.str();
+}
+
+Layout layout_of(const at::Tensor& tensor) {
+  Layout layout;
+  if (!tensor.defined()) return layout;
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  layout.dtype = tensor.scalar_type();
+  layout.conj = tensor.is_conj();
+  layout.neg = tensor.is_neg();
+  layout.wrapped_number = impl->is_wrapped_number();
+  layout.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  layout.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  layout.offset = tensor.storage_offset();
+  layout.storage_bytes = static_cast<int64_t>(tensor.storage().nbytes());
+  return layout;
+}
+
+void append_layout(SignatureWords& words, const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    words.push_back(-1);
+    return;
+  }
+  const auto sizes = tensor.sizes();
+  const auto strides = tensor.strides();
+  const int64_t bits = (tensor.is_conj() ? 1 : 0) | (tensor.is_neg() ? 2 : 0) |
+                       (tensor.unsafeGetTensorImpl()->is_wrapped_number() ? 4 : 0);
+  words.push_back(static_cast<int64_t>(tensor.scalar_type()) | (bits << 8) |
+                  (static_cast<int64_t>(sizes.size()) << 16));
+  words.insert(words.end(), sizes.begin(), sizes.end());
+  words.insert(words.end(), strides.begin(), strides.end());
+}
+
+void append_scalar(SignatureWords& words, const c10::IValue& value, bool with_value) {
+  if (value.isNone()) return words.push_back(-5);
+  if (value.isList()) return append_constant(words, value);
+  const int64_t kind = value.isDouble() ? 1 : value.isInt() ? 2 : value.isBool() ? 3 : value.isComplexDouble() ? 4 : 5;
+  words.push_back(kind);
+  if (with_value) append_constant(words, value);
+}
+
+void append_constant(SignatureWords& words, const c10::IValue& value) {
+  if (value.isInt()) {
+    words.push_back(value.toInt());
+  } else if (value.isBool()) {
+    words.push_back(value.toBool());
+  } else if (value.isNone()) {
+    words.push_back(-7);
+  } else if (value.isDouble()) {
+    words.push_back(std::bit_cast<int64_t>(value.toDouble()));
+  } else if (value.isComplexDouble()) {
+    words.push_back(std::bit_cast<int64_t>(value.toComplexDouble().real()));
+    words.push_back(std::bit_cast<int64_t>(value.toComplexDouble().imag()));
+  } else if (value.isList()) {
+    const auto list = value.toListRef();
+    words.push_back(static_cast<int64_t>(list.size()) << 8 | 9);
+    for (const auto& item : list) append_constant(words, item);
+  } else if (value.isIntList()) {
+    const auto list = value.toIntVector();
+    words.push_back(static_cast<int64_t>(list.size()) << 8 | 9);
+    words.insert(words.end(), list.begin(), list.end());
+  } else if (value.isString()) {
+    words.push_back(static_cast<int64_t>(std::hash<std::string>()(value.toStringRef())));
+  } else if (value.isDevice()) {
+    words.push_back(static_cast<int64_t>(value.toDevice().type()) << 8 | value.toDevice().index());
+  } else {
+    words.push_back(static_cast<int64_t>(std::hash<std::string>()(value.tagKind())));
+  }
+}
+
+uint64_t hash_words(const SignatureWords& words) {
+  uint64_t hash = 0x9e3779b97f4a7c15ull;
+  for (int64_t word : words) {
+    hash ^= static_cast<uint64_t>(word);
+    hash *= 0xff51afd7ed558ccdull;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+}  // namespace lockstep::graph

@@ -1,0 +1,49 @@
+// Layouts: what is known of a tensor without its data. Two values with equal layouts are interchangeable to every
+// decision that PyTorch makes outside a kernel.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace at {
+class Tensor;
+}
+namespace c10 {
+struct IValue;
+}
+
+namespace lockstep::graph {
+
+struct Layout {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // Undefined: no tensor in this place
+  bool conj = false;
+  bool neg = false;
+  bool wrapped_number = false;
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;
+  int64_t offset = 0;         // elements
+  int64_t storage_bytes = 0;  // of the whole storage
+  int storage_group = -1;     // outputs of one op with equal groups share one storage
+
+  bool is_defined() const { return dtype != c10::ScalarType::Undefined; }
+  int64_t numel() const;
+  bool same_geometry(const Layout& other) const;
+  std::string str() const;  // f32[2,3;3,1]
+};
+
+Layout layout_of(const at::Tensor& tensor);
+const char* dtype_name(c10::ScalarType dtype);
+
+// The inputs of an op, flattened into words: equal words, equal output layouts (dynamic/shape_memo.h).
+using SignatureWords = std::vector<int64_t>;
+void append_layout(SignatureWords& words, const at::Tensor& tensor);
+// The value of a constant argument. A scalar without its value counts by kind alone.
+void append_constant(SignatureWords& words, const c10::IValue& value);
+void append_scalar(SignatureWords& words, const c10::IValue& value, bool with_value);
+uint64_t hash_words(const SignatureWords& words);
+
+}  // namespace lockstep::graph

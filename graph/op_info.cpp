@@ -1,0 +1,149 @@
+#include "graph/op_info.h"
+
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/function_schema.h>
+
+#include <deque>
+#include <mutex>
+#include <unordered_map>
+
+namespace lockstep::graph {
+
+namespace {
+
+bool is_tensor_type(const c10::TypePtr& type) {
+  if (type->kind() == c10::TypeKind::TensorType) return true;
+  auto optional = type->cast<c10::OptionalType>();
+  return optional && optional->getElementType()->kind() == c10::TypeKind::TensorType;
+}
+
+c10::TypePtr list_element(const c10::TypePtr& type) {
+  if (auto list = type->cast<c10::ListType>()) return list->getElementType();
+  if (auto optional = type->cast<c10::OptionalType>())
+    if (auto list = optional->getElementType()->cast<c10::ListType>()) return list->getElementType();
+  return nullptr;
+}
+
+ArgKind kind_of(const c10::TypePtr& type) {
+  if (is_tensor_type(type)) return ArgKind::kTensor;
+  if (auto element = list_element(type)) {
+    if (element->kind() == c10::TypeKind::TensorType) return ArgKind::kTensorList;
+    if (is_tensor_type(element)) return ArgKind::kOptionalTensorList;
+    return ArgKind::kConstant;
+  }
+  auto base = type;
+  if (auto optional = type->cast<c10::OptionalType>()) base = optional->getElementType();
+  if (base->kind() == c10::TypeKind::NumberType || base->kind() == c10::TypeKind::FloatType)
+    return ArgKind::kScalar;
+  if (base->kind() == c10::TypeKind::GeneratorType) return ArgKind::kGenerator;
+  return ArgKind::kConstant;
+}
+
+int aliased_argument(const c10::FunctionSchema& schema, const c10::AliasInfo& info) {
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto* arg = schema.arguments()[i].alias_info();
+    if (!arg) continue;
+    for (const auto& set : arg->beforeSets())
+      if (info.beforeSets().count(set)) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+OpKind default_kind(const OpInfo& info, const c10::FunctionSchema& schema) {
+  if (info.name.rfind("profiler::", 0) == 0) return OpKind::kPass;
+  const auto& op = info.handle;
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+      !op.hasKernelForDispatchKey(c10::DispatchKey::CPU))
+    return OpKind::kComposite;
+  bool host = false, alias = false;
+  for (size_t r = 0; r < info.returns.size(); ++r) {
+    host |= !info.returns[r].is_tensor;
+    const auto* returned = schema.returns()[r].alias_info();
+    alias |= returned && !returned->isWrite();
+  }
+  if (host) return OpKind::kHost;
+  if (op.hasTag(at::Tag::inplace_view)) return OpKind::kMetadata;
+  if (alias && !info.writes) return OpKind::kView;
+  return OpKind::kCompute;
+}
+
+}  // namespace
+
+OpInfo::OpInfo(const c10::OperatorHandle& op) : handle(op) {
+  const auto& schema = op.schema();
+  name = schema.name();
+  if (!schema.overload_name().empty()) name += "." + schema.overload_name();
+  for (const auto& arg : schema.arguments()) {
+    ArgSlot slot{kind_of(arg.type()), arg.alias_info() && arg.alias_info()->isWrite()};
+    writes |= slot.is_written;
+    draws |= slot.kind == ArgKind::kGenerator;
+    args.push_back(slot);
+  }
+  for (const auto& ret : schema.returns()) {
+    ReturnSlot slot;
+    const auto kind = kind_of(ret.type());
+    slot.is_list = kind == ArgKind::kTensorList || kind == ArgKind::kOptionalTensorList;
+    slot.is_tensor = slot.is_list || kind == ArgKind::kTensor;
+    if (ret.alias_info() && ret.alias_info()->isWrite())
+      slot.alias_arg = aliased_argument(schema, *ret.alias_info());
+    returns.push_back(slot);
+  }
+  draws |= op.hasTag(at::Tag::nondeterministic_seeded);
+  dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
+  is_pointwise = op.hasTag(at::Tag::pointwise);
+  bool all_alias = !returns.empty();
+  for (const auto& ret : returns) all_alias &= ret.alias_arg >= 0;
+  returns_out = op.hasTag(at::Tag::out);
+  layout_from_scalars = returns_out || !(is_pointwise || all_alias);
+  kind = default_kind(*this, schema);
+  if (op.hasTag(at::Tag::data_dependent_output) && kind == OpKind::kCompute) kind = OpKind::kHost;
+  correct_effects(*this);
+}
+
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::deque<OpInfo> infos;  // addresses stay
+  std::unordered_map<const void*, const OpInfo*> by_schema;
+};
+
+Registry& registry() {
+  static auto* instance = new Registry;  // outlives static destruction: threads may still look things up
+  return *instance;
+}
+
+struct CacheLine {
+  const void* schema = nullptr;
+  const OpInfo* info = nullptr;
+};
+
+}  // namespace
+
+const OpInfo& op_info(const c10::OperatorHandle& op) {
+  constexpr size_t kLines = 1024;
+  static thread_local CacheLine cache[kLines];
+  const void* schema = &op.operator_name();
+  auto& line = cache[(reinterpret_cast<uintptr_t>(schema) >> 4) % kLines];
+  if (line.schema == schema) return *line.info;
+  auto& known = registry();
+  std::lock_guard lock(known.mutex);
+  auto found = known.by_schema.find(schema);
+  if (found == known.by_schema.end()) {
+    known.infos.emplace_back(op);
+    found = known.by_schema.emplace(schema, &known.infos.back()).first;
+  }
+  line = {schema, found->second};
+  return *found->second;
+}
+
+const OpInfo* find_op_info(std::string_view full_name) {
+  const auto scope = full_name.find("::");
+  const auto dot = scope == std::string_view::npos ? scope : full_name.find('.', scope);
+  const std::string name(full_name.substr(0, dot));
+  const std::string overload(dot == std::string_view::npos ? "" : full_name.substr(dot + 1));
+  auto op = c10::Dispatcher::singleton().findSchema({name, overload});
+  return op ? &op_info(*op) : nullptr;
+}
+
+}  // namespace lockstep::graph

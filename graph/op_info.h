@@ -1,0 +1,75 @@
+// What one operator does to the world: the effects table. Filled from schema and tags, corrected in effects_table.cpp
+// where schemas do not tell the truth.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::graph {
+
+enum class OpKind : uint8_t {
+  kPass,         // bookkeeping (profiler): not an event
+  kComposite,    // made of other ops, which come past the hook themselves
+  kView,         // returns aliases of its input, reads and writes no data
+  kMetadata,     // changes sizes or strides of its input in place, no data
+  kHostMeta,     // returns host values that depend on metadata alone
+  kHost,         // returns host values that depend on data
+  kEager,        // moves storages about: runs alone, everything else at rest
+  kCompute,      // reads and writes tensors
+};
+
+enum class ArgKind : uint8_t { kTensor, kTensorList, kOptionalTensorList, kScalar, kGenerator, kConstant };
+
+struct ArgSlot {
+  ArgKind kind = ArgKind::kConstant;
+  bool is_written = false;
+};
+
+struct ReturnSlot {
+  bool is_list = false;
+  bool is_tensor = true;
+  int alias_arg = -1;  // the argument that comes back, or -1 for a fresh value
+};
+
+// When the values of the operands may make the kernel raise.
+enum class ValueCheck : uint8_t {
+  kNone,
+  kAlways,       // nobody can tell beforehand
+  kIntegerOnly,  // only where no operand is floating (division by zero)
+  kIndex,        // indices out of range
+  kClassLabel,   // labels out of range
+  kProbability,  // a scalar outside of [0, 1]
+};
+
+struct OpInfo {
+  c10::OperatorHandle handle;
+  std::string name;  // with overload: aten::add.Tensor
+  OpKind kind = OpKind::kCompute;
+  std::vector<ArgSlot> args;
+  std::vector<ReturnSlot> returns;
+  bool draws = false;               // takes random numbers from a generator
+  bool dynamic_shape = false;       // output sizes depend on data
+  bool bool_index_is_dynamic = false;
+  bool layout_from_scalars = true;  // scalar values may decide output layouts
+  bool is_pointwise = false;
+  bool returns_out = false;         // an out= variant: may resize what it writes
+  bool writes = false;              // some argument is written
+  bool may_warn = false;
+  ValueCheck value_check = ValueCheck::kNone;
+  bool python_kernel = false;       // implemented in Python: needs the GIL
+
+  explicit OpInfo(const c10::OperatorHandle& op);
+};
+
+// The entry of an op; made at first use, lives for ever.
+const OpInfo& op_info(const c10::OperatorHandle& op);
+// By full name, for parsed graphs; null where the dispatcher does not know it.
+const OpInfo* find_op_info(std::string_view full_name);
+// Corrections to what schema and tags say (effects_table.cpp).
+void correct_effects(OpInfo& info);
+
+}  // namespace lockstep::graph

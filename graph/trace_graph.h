@@ -1,0 +1,124 @@
+// The TraceGraph: all traces of a function merged. A node is an op at a location; an edge says that Python asked the one
+// after the other. Equal continuations join because nodes are unique by (location, op); a second pass over a location
+// is a back edge. Loops and recursion need nothing more.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/layout.h"
+#include "graph/op_info.h"
+#include "graph/reasons.h"
+
+namespace lockstep::graph {
+
+struct Node;
+
+// What one op makes of inputs of given layouts. Shared by all nodes of the op (dynamic/shape_memo.h).
+struct Signature {
+  const OpInfo* op = nullptr;
+  SignatureWords words;
+  uint64_t hash = 0;
+  std::vector<Layout> inputs;   // tensors in argument order, lists flattened, undefined ones included
+  std::vector<Layout> outputs;  // fresh returns, lists flattened; those that alias an argument are left out
+  std::vector<int> list_sizes;  // of the returns that are lists
+  bool aliases_input = false;   // a result shares its storage with an input: run where the user's tensors are
+  bool warns = false;
+  bool resizes = false;
+};
+
+struct Edge {
+  Node* to = nullptr;
+  uint64_t count = 0;
+  bool after_true = false;   // taken after a plain bool(t) that gave true / false
+  bool after_false = false;
+};
+
+struct OperandSource {
+  enum class Kind : uint8_t { kUnknown, kNode, kFeed, kVaries } kind = Kind::kUnknown;
+  uint32_t node = 0;
+  uint16_t output = 0;
+  std::string origin;  // of a feed: parameter, argument, closure cell; "?" where unknown
+  bool operator==(const OperandSource&) const = default;
+};
+
+struct NodeCounts {
+  uint64_t asked = 0;
+  uint64_t in_graph = 0;
+  uint64_t eager = 0;
+  uint64_t fetched = 0;
+  double wait_seconds = 0;
+  double kernel_seconds = 0;
+  std::array<uint32_t, kReasonCount> reasons{};
+};
+
+struct Node {
+  uint32_t id = 0;
+  uint64_t location = 0;
+  const OpInfo* op = nullptr;  // null for entry and exit
+  std::string where;           // file:line in function, of the user's frame
+  std::string api_call;        // innermost library function that asked
+  std::string autograd_node;   // of a backward op: the name of the running autograd node
+  int64_t forward_node = -1;   // of a backward op: the forward event it belongs to
+  bool is_plain_bool = false;  // a fetch that only decides which way Python takes
+  std::vector<c10::IValue> constants;  // by argument; None for tensors
+  std::vector<bool> varies;            // by argument: the value is a feed
+  std::vector<OperandSource> operands;
+  const Signature* signature = nullptr;  // the latest one
+  std::vector<Edge> next;
+  uint32_t predecessor_count = 0;
+  uint64_t last_call = 0;
+  NodeCounts counts;
+};
+
+struct Divergence {
+  std::string where;      // the last event on the known way
+  std::string expected;   // what was known to follow
+  std::string found;
+  uint64_t call = 0;
+};
+
+class TraceGraph {
+ public:
+  TraceGraph();
+  TraceGraph(const TraceGraph&) = delete;
+
+  Node* entry() { return nodes_[0].get(); }
+  Node* exit() { return nodes_[1].get(); }
+  const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
+  size_t op_node_count() const { return nodes_.size() - 2; }
+
+  Node* find_node(uint64_t location, const OpInfo* op);
+  Node* add_node(uint64_t location, const OpInfo* op);
+  Edge* find_edge(Node* from, const Node* to);
+  Edge& add_edge(Node* from, Node* to);
+  Node* node_at(uint32_t id) { return id < nodes_.size() ? nodes_[id].get() : nullptr; }
+  void clear();
+
+  // Straight runs with one way in and one way out.
+  std::vector<std::vector<const Node*>> blocks() const;
+
+  static constexpr uint32_t kVersion = 1;  // of the text form
+
+ private:
+  struct Key {
+    uint64_t location;
+    const OpInfo* op;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& key) const {
+      return key.location * 0x9e3779b97f4a7c15ull ^ reinterpret_cast<uintptr_t>(key.op);
+    }
+  };
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::unordered_map<Key, Node*, KeyHash> index_;
+};
+
+}  // namespace lockstep::graph

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace lockstep::bindings {
+
+void bind_function(pybind11::module_& m);    // calling a decorated function; sessions
+void bind_doors(pybind11::module_& m);       // wrapped built-ins, threads, fork, exit
+void bind_inspection(pybind11::module_& m);  // counters, graph, divergences
+
+}  // namespace lockstep::bindings

@@ -1,0 +1,38 @@
+#include <pybind11/stl.h>
+
+#include "coexec/session.h"
+#include "python/bindings/bind.h"
+#include "python/bindings/method_doors.h"
+#include "tracer/hook.h"
+#include "tracer/python_frames.h"
+
+namespace py = pybind11;
+
+namespace lockstep::bindings {
+
+using coexec::Session;
+
+void bind_doors(py::module_& m) {
+  m.def("install_door", [](const py::object& callable, const std::string& kind) {
+    const auto k = kind == "drain" ? DoorKind::kDrain : kind == "read" ? DoorKind::kRead : DoorKind::kExpose;
+    return install_door(callable, k);
+  });
+  m.def("configure_frames", &tracer::configure_frames);
+  m.def("enable_foreign", [](bool on) {
+    if (!Session::active_on_this_thread()) tracer::enable_foreign(on);
+  });
+  m.def("drain", [] {
+    if (auto* session = Session::active_on_this_thread()) session->drain();
+  });
+  m.def("drain_all", [] {
+    for (Session* session : Session::all())
+      if (session->is_active()) session->drain_from_other_thread();
+  });
+  m.def("after_fork_in_child", [] { Session::abandon_all(); });
+  m.def("stop_runners", [] {
+    py::gil_scoped_release released;
+    for (Session* session : Session::all()) session->runner().stop();
+  });
+}
+
+}  // namespace lockstep::bindings

@@ -1,0 +1,166 @@
+// Calling a decorated function. The callable is a C type, so that no frame of ours stands in a traceback.
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "coexec/session.h"
+#include "python/bindings/bind.h"
+
+namespace py = pybind11;
+
+namespace lockstep::bindings {
+
+using coexec::Function;
+using coexec::Session;
+
+namespace {
+
+// Ends the call under a set Python error, which goes on afterwards.
+void end_after_error(Session& session) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  session.end_quietly();
+  PyErr_Restore(type, value, traceback);
+}
+
+bool try_end(Session& session) {
+  HANDLE_TH_ERRORS
+  session.end();
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
+}
+
+PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args, PyObject* kwargs) {
+  Session& session = Session::of_this_thread();
+  if (session.is_active()) {  // a decorated function called by another: part of the outer call
+    function.counters.calls++;
+    return PyObject_Call(callable, args, kwargs);
+  }
+  if (function.is_busy.exchange(true)) {
+    function.counters.calls++;
+    function.counters.reasons[static_cast<int>(graph::Reason::function_busy)]++;
+    return PyObject_Call(callable, args, kwargs);
+  }
+  session.begin(function);
+  PyObject* result = PyObject_Call(callable, args, kwargs);
+  if (!result) {
+    end_after_error(session);
+  } else if (!try_end(session)) {
+    Py_CLEAR(result);
+  }
+  function.is_busy.store(false);
+  return result;
+}
+
+py::object steal_or_throw(PyObject* result) {
+  if (!result) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(result);
+}
+
+// What a decorator makes: the wrapped callable and what is known of it. Python subclasses add name, doc and settings.
+struct Callable {
+  py::object wrapped;
+  std::shared_ptr<Function> core;
+
+  Callable(py::object fn, const std::string& name) : wrapped(std::move(fn)), core(std::make_shared<Function>()) {
+    core->name = name;
+  }
+};
+
+// False where this call is to run eagerly.
+bool prepare(const py::object& self, Callable& callable, const py::args& args, const py::kwargs& kwargs) {
+  auto& core = *callable.core;
+  if (Session::active_on_this_thread()) return true;
+  const auto settings = self.attr("_settings")().cast<std::pair<std::string, bool>>();
+  if (settings.first == "never") {
+    core.counters.calls++;
+    core.counters.reasons[static_cast<int>(graph::Reason::switched_off)]++;
+    return false;
+  }
+  core.waits_for_errors = settings.second;
+  if (core.graph.op_node_count() == 0 && !core.is_busy.load()) self.attr("_name_origins")(args, kwargs);
+  return true;
+}
+
+py::object call(const py::object& self, const py::args& args, const py::kwargs& kwargs) {
+  auto& callable = self.cast<Callable&>();
+  const py::object fn = callable.wrapped;         // alive, whatever the callee does to the decorator
+  const auto core = callable.core;
+  if (!prepare(self, callable, args, kwargs)) return steal_or_throw(PyObject_Call(fn.ptr(), args.ptr(), kwargs.ptr()));
+  return steal_or_throw(call_in_session(*core, fn.ptr(), args.ptr(), kwargs.ptr()));
+}
+
+// A running generator or coroutine of a decorated function: each step is a call.
+struct Steps {
+  py::object function;
+  py::object inner;
+  Steps(py::object f, py::object i) : function(std::move(f)), inner(std::move(i)) {}
+
+  py::object step(const char* name, const py::args& args) {
+    const py::object method = inner.attr(name), self = function;
+    auto& callable = self.cast<Callable&>();
+    const auto core = callable.core;
+    if (!prepare(self, callable, py::args(), py::kwargs()))
+      return steal_or_throw(PyObject_Call(method.ptr(), args.ptr(), nullptr));
+    return steal_or_throw(call_in_session(*core, method.ptr(), args.ptr(), nullptr));
+  }
+};
+
+void name_origin(Function& function, const py::handle& tensor, const std::string& name) {
+  if (!THPVariable_Check(tensor.ptr())) return;
+  const auto& t = THPVariable_Unpack(tensor.ptr());
+  if (t.defined() && t.has_storage()) function.origins[t.storage().unsafeGetStorageImpl()] = name;
+}
+
+}  // namespace
+
+void bind_function(py::module_& m) {
+  py::class_<Callable>(m, "Callable")
+      .def(py::init<py::object, std::string>())
+      .def_readonly("core", &Callable::core)
+      .def("__call__", &call);
+  py::class_<Steps>(m, "Steps")
+      .def(py::init<py::object, py::object>())
+      .def("__iter__", [](const py::object& self) { return self; })
+      .def("__next__", [](Steps& s) { return s.step(py::hasattr(s.inner, "__next__") ? "__next__" : "send",
+                                                    py::hasattr(s.inner, "__next__") ? py::args() : py::args(py::make_tuple(py::none()))); })
+      .def("send", [](Steps& s, const py::args& args) { return s.step("send", args); })
+      .def("throw", [](Steps& s, const py::args& args) { return s.step("throw", args); })
+      .def("close", [](Steps& s, const py::args& args) { return s.step("close", args); });
+  py::class_<Function, std::shared_ptr<Function>>(m, "Function")
+      .def(py::init<>())
+      .def_readwrite("name", &Function::name)
+      .def_readwrite("waits_for_errors", &Function::waits_for_errors)
+      .def_readonly("serial", &Function::serial)
+      .def("name_origin", &name_origin)
+      .def("has_nodes", [](const Function& f) { return f.graph.op_node_count() > 0; })
+      .def("begin", [](Function& f) {
+        if (f.is_busy.exchange(true)) throw py::value_error("this session is entered already");
+        Session::of_this_thread().begin(f);
+      })
+      .def("end", [](Function& f, bool quietly) {
+        Session& session = Session::of_this_thread();
+        if (quietly) {
+          session.end_quietly();
+        } else if (!try_end(session)) {
+          f.is_busy.store(false);
+          throw py::error_already_set();
+        }
+        f.is_busy.store(false);
+      }, py::arg("quietly") = false)
+      .def("reset_counters", [](Function& f) {
+        f.counters = {};
+        f.divergences.clear();
+        for (const auto& node : f.graph.nodes()) node->counts = {};
+      })
+      .def("reset", [](Function& f) {
+        if (f.is_busy.load()) throw py::value_error("cannot reset a function while it runs");
+        f.counters = {};
+        f.divergences.clear();
+        f.origins.clear();
+        f.graph.clear();
+      });
+  m.def("is_active", [] { return Session::active_on_this_thread() != nullptr; });
+}
+
+}  // namespace lockstep::bindings

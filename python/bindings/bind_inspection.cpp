@@ -1,0 +1,101 @@
+#include <pybind11/stl.h>
+
+#include "coexec/session.h"
+#include "dynamic/shape_memo.h"
+#include "dynamic/vm/allocator.h"
+#include "python/bindings/bind.h"
+
+namespace py = pybind11;
+
+namespace lockstep::bindings {
+
+using coexec::Function;
+
+namespace {
+
+template <class Array>
+py::dict reasons_of(const Array& counts) {
+  py::dict reasons;
+  for (int i = 0; i < graph::kReasonCount; ++i)
+    if (counts[i]) reasons[graph::reason_name(static_cast<graph::Reason>(i))] = counts[i];
+  return reasons;
+}
+
+py::dict counters_of(const Function& f) {
+  const auto& c = f.counters;
+  py::dict d;
+  d["calls"] = c.calls;
+  d["traced_calls"] = c.traced_calls;
+  d["ops"] = c.ops;
+  d["graph_ops"] = c.graph_ops;
+  d["eager_ops"] = c.eager_ops;
+  d["feeds"] = c.feeds;
+  d["fetches"] = c.fetches;
+  d["waits"] = c.waits;
+  d["wait_seconds"] = c.wait_seconds;
+  d["divergences"] = c.divergences;
+  d["blocks"] = f.graph.blocks().size();
+  d["nodes"] = f.graph.op_node_count();
+  d["reasons"] = reasons_of(c.reasons);
+  return d;
+}
+
+py::dict node_of(const graph::Node& n) {
+  py::dict d;
+  d["id"] = n.id;
+  d["op"] = n.op ? n.op->name : "";
+  d["where"] = n.where;
+  d["api_call"] = n.api_call;
+  d["autograd_node"] = n.autograd_node;
+  d["forward_node"] = n.forward_node;
+  d["is_plain_bool"] = n.is_plain_bool;
+  d["asked"] = n.counts.asked;
+  d["in_graph"] = n.counts.in_graph;
+  d["eager"] = n.counts.eager;
+  d["fetched"] = n.counts.fetched;
+  d["wait_seconds"] = n.counts.wait_seconds;
+  d["kernel_ticks"] = n.counts.kernel_seconds;
+  d["reasons"] = reasons_of(n.counts.reasons);
+  py::list next;
+  for (const auto& edge : n.next) next.append(edge.to->id);
+  d["next"] = next;
+  return d;
+}
+
+}  // namespace
+
+void bind_inspection(py::module_& m) {
+  m.def("counters", &counters_of);
+  m.def("nodes", [](const Function& f) {
+    py::list nodes;
+    for (const auto& node : f.graph.nodes()) nodes.append(node_of(*node));
+    return nodes;
+  });
+  m.def("divergences", [](const Function& f) {
+    py::list list;
+    for (const auto& d : f.divergences)
+      list.append(py::dict(py::arg("where") = d.where, py::arg("expected") = d.expected,
+                           py::arg("found") = d.found, py::arg("call") = d.call));
+    return list;
+  });
+  m.def("reasons", [] {
+    py::dict d;
+    for (int i = 0; i < graph::kReasonCount; ++i) {
+      const auto reason = static_cast<graph::Reason>(i);
+      d[graph::reason_name(reason)] = graph::reason_sentence(reason);
+    }
+    return d;
+  });
+  m.def("memory_statistics", [] {
+    const auto s = dynamic::Pool::instance().statistics();
+    return py::dict(py::arg("used_bytes") = s.used_bytes, py::arg("peak_used_bytes") = s.peak_used_bytes,
+                    py::arg("reserved_bytes") = s.reserved_bytes);
+  });
+  m.def("reset_memory_peak", [] { dynamic::Pool::instance().reset_peak(); });
+  m.def("release_free_pages", [] { dynamic::Pool::instance().release_free_pages(); });
+  m.def("enable_pool", &dynamic::enable_pool);
+  m.def("signature_count", [] { return dynamic::ShapeMemo::instance().count(); });
+  m.def("skip_kernels", [](bool on) { coexec::GraphRunner::skip_kernels.store(on); });
+}
+
+}  // namespace lockstep::bindings

@@ -1,0 +1,18 @@
+// Doors that cannot be subclassed: built-in functions and methods whose C function is replaced in the type's or module's
+// method table, which catches every way to reach them.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace lockstep::bindings {
+
+enum class DoorKind {
+  kDrain,   // wait for everything that was asked
+  kRead,    // the value of `self` (or of the first argument) is read now
+  kExpose,  // the memory of `self` (or of the first argument) can be seen from now on
+};
+
+// `callable` is a method descriptor or a built-in function. False where it has no C function to replace.
+bool install_door(pybind11::handle callable, DoorKind kind);
+
+}  // namespace lockstep::bindings

@@ -1,0 +1,31 @@
+"""Lockstep: ordinary PyTorch training code, faster, with the same numbers and all of its Python."""
+
+from lockstep._check import load_library
+
+_C = load_library()
+
+from lockstep.knobs import KNOBS, config  # noqa: E402
+from lockstep.doors import install as _install_doors  # noqa: E402
+from lockstep.errors import Error  # noqa: E402
+from lockstep.explain import Explanation, explain  # noqa: E402
+from lockstep.function import function, reset, reset_stats, stats  # noqa: E402
+from lockstep.session import session  # noqa: E402
+
+REASONS: dict[str, str] = _C.reasons()
+
+_install_doors(_C)
+
+__version__ = "0.1.0"
+__all__ = [
+    "KNOBS",
+    "REASONS",
+    "Error",
+    "Explanation",
+    "config",
+    "explain",
+    "function",
+    "reset",
+    "reset_stats",
+    "session",
+    "stats",
+]

@@ -1,0 +1,76 @@
+"""Installs the doors through which the outside could see pending work (section 8 of the design), once, at import."""
+
+import atexit
+import opcode
+import os
+import sysconfig
+import threading
+
+import torch
+
+# Setters of what kernels read while they run: everything asked before runs under the old value.
+_AMBIENT_PREFIXES = ("_set_", "set_")
+_AMBIENT_SKIPPED = {"_set_worker_signal_handlers", "_set_worker_pids", "_set_print_stack_traces_on_fatal_signal"}
+
+_GENERATOR_METHODS = (
+    "manual_seed", "seed", "initial_seed", "get_state", "set_state", "graphsafe_get_state",
+    "graphsafe_set_state", "clone_state", "get_offset", "set_offset",
+)  # fmt: skip
+
+_TENSOR_READS = ("tolist",)
+_TENSOR_EXPOSURES = ("numpy", "data_ptr", "untyped_storage", "_storage", "storage")
+_FUNCTION_EXPOSURES = ("_to_dlpack", "_to_dlpack_versioned")
+
+
+def _install_method_doors(library) -> None:
+    for name in dir(torch._C):
+        if name.startswith(_AMBIENT_PREFIXES) and name not in _AMBIENT_SKIPPED:
+            library.install_door(getattr(torch._C, name), "drain")
+    for name in _GENERATOR_METHODS:
+        method = torch._C.Generator.__dict__.get(name)
+        if method is not None:
+            library.install_door(method, "drain")
+    tensor_type = torch._C.TensorBase
+    for names, kind in ((_TENSOR_READS, "read"), (_TENSOR_EXPOSURES, "expose")):
+        for name in names:
+            method = tensor_type.__dict__.get(name)
+            if method is not None:
+                library.install_door(method, kind)
+    for name in _FUNCTION_EXPOSURES:
+        function = getattr(torch._C, name, None)
+        if function is not None:
+            library.install_door(function, "expose")
+
+
+def _install_frames(library) -> None:
+    caches = list(opcode._inline_cache_entries)
+    truth_tests = [code for name, code in opcode.opmap.items() if "JUMP" in name and "IF_" in name]
+    truth_tests.append(opcode.opmap["UNARY_NOT"])
+    stdlib = sysconfig.get_paths()["stdlib"]
+    library_folders = [
+        os.path.dirname(torch.__file__) + os.sep,
+        os.path.dirname(__file__) + os.sep,
+        os.path.join(stdlib, "contextlib.py"),
+        os.path.join(stdlib, "functools.py"),
+    ]
+    library.configure_frames(library_folders, caches, opcode.opmap["PRECALL"], truth_tests)
+
+
+def _install_thread_door(library) -> None:
+    """Threads started from now on wait for pending work before they touch tensors."""
+    original = threading.Thread._bootstrap_inner
+
+    def _bootstrap_inner(self):
+        library.enable_foreign(True)
+        original(self)
+
+    threading.Thread._bootstrap_inner = _bootstrap_inner
+
+
+def install(library) -> None:
+    """Wraps the entry points. Call once, with the C++ library."""
+    _install_method_doors(library)
+    _install_frames(library)
+    _install_thread_door(library)
+    os.register_at_fork(before=library.drain_all, after_in_child=library.after_fork_in_child)
+    atexit.register(library.stop_runners)

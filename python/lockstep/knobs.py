@@ -1,0 +1,95 @@
+"""The knobs: one table with default and meaning, read from the environment, set by `config`, or given to `function`."""
+
+import contextlib
+import contextvars
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.errors import Error
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One setting.
+
+    Attributes:
+        default: the value where nobody says anything.
+        meaning: one sentence.
+        choices: the values that are allowed; None for any integer above zero.
+    """
+
+    default: Any
+    meaning: str
+    choices: tuple | None = None
+
+
+KNOBS: dict[str, Knob] = {
+    "numerics": Knob(
+        "strict",
+        "strict: PyTorch's own kernels in eager's order with eager's thread count, bit for bit equal",
+        ("strict",),
+    ),
+    "when": Knob(
+        "auto",
+        "auto: co-execute where it measures faster than eager; always: force it; never: run eagerly",
+        ("auto", "always", "never"),
+    ),
+    "errors": Knob(
+        "exact",
+        "exact: an error that depends on values is raised by the line that asked, as in eager; "
+        "late: it may be raised at the next read or at the end of the call",
+        ("exact", "late"),
+    ),
+}
+
+_overrides: contextvars.ContextVar[dict] = contextvars.ContextVar("lockstep_config", default={})
+
+
+def check_knobs(where: str, knobs: dict) -> dict:
+    """Returns the knobs; raises Error for an unknown name or value."""
+    for name, value in knobs.items():
+        if name not in KNOBS:
+            raise Error("unknown_option", where, f"no option {name!r}; there are {', '.join(KNOBS)}")
+        choices = KNOBS[name].choices
+        if choices is not None and value not in choices:
+            allowed = ", ".join(map(repr, choices))
+            raise Error("bad_value", where, f"{name}={value!r} is not one of {allowed}")
+    return knobs
+
+
+def _from_environment(name: str) -> Any:
+    value = os.environ.get(f"LOCKSTEP_{name.upper()}")
+    if value is None:
+        return None
+    check_knobs(f"environment variable LOCKSTEP_{name.upper()}", {name: value})
+    return value
+
+
+def current(own: dict) -> dict:
+    """The settings in force: the decorator's own, else `config`, else the environment, else the default."""
+    overrides = _overrides.get()
+    settings = {}
+    for name, knob in KNOBS.items():
+        if name in own:
+            settings[name] = own[name]
+        elif name in overrides:
+            settings[name] = overrides[name]
+        else:
+            found = _from_environment(name)
+            settings[name] = knob.default if found is None else found
+    return settings
+
+
+@contextlib.contextmanager
+def config(**knobs):
+    """Sets knobs for the functions called inside of the `with` block that do not set them themselves.
+
+    Raises:
+        Error: for an unknown name or a value that is not allowed.
+    """
+    token = _overrides.set({**_overrides.get(), **check_knobs("lockstep.config", knobs)})
+    try:
+        yield
+    finally:
+        _overrides.reset(token)

@@ -1,0 +1,38 @@
+#include "tracer/hook.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <atomic>
+
+namespace lockstep::tracer {
+
+namespace {
+
+thread_local OpSink* t_sink = nullptr;
+std::atomic<OpSink*> foreign_sink{nullptr};
+
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  OpSink* sink = t_sink;
+  if (!sink) sink = foreign_sink.load(std::memory_order_acquire);
+  if (sink) return sink->on_op(op, keys, stack);
+  c10::impl::ExcludeDispatchKeyGuard no_hook(kHookKey);
+  op.callBoxed(stack);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, Fake, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+
+void listen(OpSink* sink) {
+  t_sink = sink;
+  c10::impl::tls_set_dispatch_key_included(kHookKey, sink != nullptr);
+}
+
+OpSink* listener() { return t_sink; }
+
+void set_foreign_listener(OpSink* sink) { foreign_sink.store(sink, std::memory_order_release); }
+
+void enable_foreign(bool on) { c10::impl::tls_set_dispatch_key_included(kHookKey, on); }
+
+}  // namespace lockstep::tracer

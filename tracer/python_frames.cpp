@@ -1,0 +1,202 @@
+// CPython 3.11 frames. Assumes: the thread state of this thread is ours even without the GIL (only this thread changes
+// its frames); code objects that were seen are kept alive until the table is emptied, so an address names one code
+// object. Guarantees: the same source position gives the same key before and after the interpreter has specialised its
+// instructions (offsets are taken to the start of the instruction, a PRECALL to its CALL), and equal code objects made
+// twice (eval, a cell run again) give equal keys. Ends: at the first frame outside of library code, or after kMaxFrames.
+#include "tracer/python_frames.h"
+
+#define Py_BUILD_CORE
+#include <Python.h>
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+
+#include <cstring>
+#include <unordered_map>
+
+static_assert(PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030c0000, "written for CPython 3.11");
+
+namespace lockstep::tracer {
+
+namespace {
+
+constexpr int kMaxFrames = 64;
+constexpr size_t kMaxCodes = 1 << 15;
+
+struct Settings {
+  std::vector<std::string> library_folders;
+  std::vector<int> cache_entries;
+  int precall = -1;
+  std::vector<int> truth_tests;
+};
+Settings& settings() {
+  static auto* instance = new Settings;
+  return *instance;
+}
+
+struct CodeInfo {
+  uint64_t content = 0;
+  bool is_library = false;
+  bool is_engine_entry = false;
+  bool is_finalizer = false;
+  std::vector<uint16_t> start;  // by instruction word: the first word of its instruction
+};
+
+uint64_t mix(uint64_t hash, uint64_t word) {
+  hash ^= word + 0x9e3779b97f4a7c15ull + (hash << 6) + (hash >> 2);
+  return hash * 0xff51afd7ed558ccdull;
+}
+
+uint64_t hash_bytes(const void* data, size_t size) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  for (size_t i = 0; i < size; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3ull;
+  return hash;
+}
+
+std::string text_of(PyObject* unicode) {
+  const char* text = unicode ? PyUnicode_AsUTF8(unicode) : nullptr;
+  if (!text) PyErr_Clear();
+  return text ? text : "";
+}
+
+std::unique_ptr<CodeInfo> examine(PyCodeObject* code) {
+  auto info = std::make_unique<CodeInfo>();
+  const std::string file = text_of(code->co_filename), name = text_of(code->co_qualname);
+  PyObject* bytes = PyCode_GetCode(code);
+  const auto* words = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes));
+  const size_t size = PyBytes_GET_SIZE(bytes);
+  info->content = mix(mix(hash_bytes(words, size), hash_bytes(file.data(), file.size())),
+                      mix(hash_bytes(name.data(), name.size()), code->co_firstlineno));
+  for (const auto& folder : settings().library_folders) info->is_library |= file.rfind(folder, 0) == 0;
+  info->is_engine_entry = info->is_library && name == "_engine_run_backward";
+  info->is_finalizer = name.size() >= 7 && name.compare(name.size() - 7, 7, "__del__") == 0;
+  info->start.resize(size / 2);
+  for (size_t i = 0; i < info->start.size();) {
+    const int opcode = words[2 * i];
+    const size_t length = 1 + settings().cache_entries[opcode];
+    // the call of PRECALL and CALL happens in either, depending on specialisation
+    const size_t first = opcode == settings().precall ? i + length : i;
+    for (size_t j = i; j < i + length && j < info->start.size(); ++j)
+      info->start[j] = static_cast<uint16_t>(first);
+    i += length;
+  }
+  Py_DECREF(bytes);
+  return info;
+}
+
+// By address of the code object; entries hold the code object.
+class CodeTable {
+ public:
+  const CodeInfo& get(PyCodeObject* code) {
+    auto& line = lines_[(reinterpret_cast<uintptr_t>(code) >> 4) % kLines];
+    if (line.code == code) return *line.info;
+    auto found = table_.find(code);
+    if (found == table_.end()) {
+      PyGILState_STATE gil = PyGILState_Ensure();
+      if (table_.size() >= kMaxCodes) clear_with_gil();
+      Py_INCREF(code);
+      found = table_.emplace(code, examine(code)).first;
+      PyGILState_Release(gil);
+    }
+    lines_[(reinterpret_cast<uintptr_t>(code) >> 4) % kLines] = {code, found->second.get()};
+    return *found->second;
+  }
+
+ private:
+  void clear_with_gil() {
+    for (auto& line : lines_) line = {};
+    for (auto& [code, info] : table_) Py_DECREF(code);
+    table_.clear();
+  }
+  static constexpr size_t kLines = 512;
+  struct Line {
+    PyCodeObject* code = nullptr;
+    const CodeInfo* info = nullptr;
+  };
+  Line lines_[kLines];
+  std::unordered_map<PyCodeObject*, std::unique_ptr<CodeInfo>> table_;
+};
+
+class PythonProgramCounter : public ProgramCounter {
+ public:
+  Reading read() override {
+    Reading reading;
+    auto* frame = innermost();
+    uint64_t key = 0x51ed270b;
+    for (int depth = 0; frame && depth < kMaxFrames; frame = frame->previous) {
+      if (_PyFrame_IsIncomplete(frame)) continue;
+      const CodeInfo& info = codes_.get(frame->f_code);
+      if (depth == 0 && info.is_engine_entry) {
+        reading.in_engine = true;
+        return reading;
+      }
+      key = mix(key, info.content + offset_of(frame, info));
+      reading.unrecorded |= info.is_finalizer;
+      ++depth;
+      if (!info.is_library) break;
+    }
+    reading.key = key;
+    return reading;
+  }
+
+  LocationDetails describe() override {
+    PyGILState_STATE gil = PyGILState_Ensure();
+    LocationDetails details;
+    int depth = 0;
+    for (auto* frame = innermost(); frame && depth < kMaxFrames; frame = frame->previous) {
+      if (_PyFrame_IsIncomplete(frame)) continue;
+      const CodeInfo& info = codes_.get(frame->f_code);
+      if (depth == 0) details.is_plain_bool = is_truth_test(frame, info);
+      ++depth;
+      details.where = place(frame);
+      if (!info.is_library) break;
+      details.api_call = text_of(frame->f_code->co_qualname);
+    }
+    PyGILState_Release(gil);
+    return details;
+  }
+
+ private:
+  static _PyInterpreterFrame* innermost() {
+    PyThreadState* thread = PyGILState_GetThisThreadState();
+    return thread ? thread->cframe->current_frame : nullptr;
+  }
+
+  static size_t offset_of(const _PyInterpreterFrame* frame, const CodeInfo& info) {
+    const auto raw = static_cast<size_t>(frame->prev_instr - _PyCode_CODE(frame->f_code));
+    return raw < info.start.size() ? info.start[raw] : raw;
+  }
+
+  static bool is_truth_test(const _PyInterpreterFrame* frame, const CodeInfo& info) {
+    PyObject* bytes = PyCode_GetCode(frame->f_code);
+    const auto* words = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes));
+    const size_t at = offset_of(frame, info);
+    const int opcode = 2 * at < static_cast<size_t>(PyBytes_GET_SIZE(bytes)) ? words[2 * at] : -1;
+    Py_DECREF(bytes);
+    for (int known : settings().truth_tests)
+      if (opcode == known) return true;
+    return false;
+  }
+
+  static std::string place(_PyInterpreterFrame* frame) {
+    const int byte = static_cast<int>((frame->prev_instr - _PyCode_CODE(frame->f_code)) * sizeof(_Py_CODEUNIT));
+    return text_of(frame->f_code->co_filename) + ":" + std::to_string(PyCode_Addr2Line(frame->f_code, byte)) +
+           " in " + text_of(frame->f_code->co_qualname);
+  }
+
+  CodeTable codes_;
+};
+
+}  // namespace
+
+void configure_frames(std::vector<std::string> library_folders, std::vector<int> cache_entries,
+                      int precall_opcode, std::vector<int> truth_test_opcodes) {
+  settings() = {std::move(library_folders), std::move(cache_entries), precall_opcode,
+                std::move(truth_test_opcodes)};
+}
+
+std::unique_ptr<ProgramCounter> create_python_program_counter() {
+  return std::make_unique<PythonProgramCounter>();
+}
+
+}  // namespace lockstep::tracer
