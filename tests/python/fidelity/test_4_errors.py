@@ -246,24 +246,17 @@ def test_model_optimizer_and_generators_after_an_error(place):
     assert ["error" in shot for shot in shots] == [n in (3, 5) for n in range(8)]
 
 
-def _interrupt_main_after(seconds):
-    timer = threading.Timer(seconds, _thread.interrupt_main)
-    timer.start()
-    return timer.join
+def _simulated_signal():
+    _thread.interrupt_main()
 
 
-def _alarm_after(seconds):
-    def ring(*_):
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    return lambda: signal.signal(signal.SIGALRM, before)
+def _real_signal():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
 @item("4.keyboard-interrupt")
-@pytest.mark.parametrize("interrupt_after", [_interrupt_main_after, _alarm_after])
-def test_keyboard_interrupt_during_a_wait(interrupt_after):
+@pytest.mark.parametrize("interrupt", [_simulated_signal, _real_signal])
+def test_keyboard_interrupt_during_a_wait(interrupt):
     """The interrupted call leaves what was asked before the wait, and nothing of what follows."""
 
     def make_step(before_wait=lambda: None):
@@ -286,18 +279,18 @@ def test_keyboard_interrupt_during_a_wait(interrupt_after):
 
     plain, plain_total, _ = make_step()
     want = [plain(torch.tensor(float(n))) for n in (1, 2, 4)]
-    clean_up, is_armed = [], []
-    inner, total, marks = make_step(
-        lambda: is_armed and clean_up.append(interrupt_after(0.02 * is_armed.pop()))
-    )
+    timers = []
+    inner, total, marks = make_step(lambda: [timer.start() for timer in timers])
     step = lockstep.function(inner, **OPTIONS)
     got = [step(torch.tensor(float(n))) for n in (1, 2)]
     before, marks[:] = total.clone(), []
-    is_armed.append(1)
+    timers.append(threading.Timer(0.02, interrupt))
     with pytest.raises(KeyboardInterrupt):
         step(torch.tensor(3.0))
-        signal.pause()  # the call ended too early: the interrupt would hit the test itself
-    clean_up[0]()
+        while timers[0].is_alive():  # the call ended too early: let the interrupt hit here
+            timers[0].join(0.01)
+        marks.append("too late")
+    timers.pop().join()
     assert marks == ["asked"]
     assert torch.equal(total, before + 1)
     total.sub_(1)

@@ -1,0 +1,499 @@
+"""Point 6: views, aliasing, in-place work, and tensors that live longer than a call."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import batch, busy, small_net, train
+from expected_reasons import EXPECTED
+from kit import Case, check
+from torch import nn
+
+item = pytest.mark.item
+
+
+@item("6.views")
+def test_views():
+    def make(run):
+        weight = nn.Parameter(torch.randn(6, 6))
+
+        def step(x, labels):
+            base = busy(x)[:6, :6] * weight
+            views = [base.T, base.view(4, 9), base[1::2, ::3], base.diagonal(), base.unfold(0, 2, 2)]
+            views += [*base.unbind(0)[:2], *base.chunk(3), *base.split([1, 5], 1), base.expand(2, 6, 6)]
+            views += [base.as_strided((3, 3), (6, 2), 1), base.movedim(0, 1), base.unsqueeze(1)]
+            views += [base.flatten(), base.narrow(0, 1, 2), base.reshape(-1, 2), base.view_as(base)]
+            sum(view.square().sum() for view in views).backward()
+            return base, views, torch.view_as_real(torch.complex(base, base))
+
+        return Case(step, batch, weight=weight)
+
+    check(make)
+
+
+@item("6.aliasing")
+def test_the_same_op_with_and_without_aliased_operands():
+    def make(run):
+        state = torch.randn(6, 6)
+
+        def combine(a, b):
+            a.mul_(0.5)
+            return (a + b).tanh()
+
+        def step(x, is_aliased, is_overlapping):
+            first = busy(x)[:6, :6] + x
+            second = first if is_aliased else first * 2
+            third = first[1:] if is_overlapping else first[1:].clone()
+            out = combine(first, second)
+            third.add_(out[:5])
+            held = first if is_aliased else state
+            held.add_(1)
+            return out, first, second, third, held
+
+        return Case(
+            step, lambda n: (torch.randn(6, 6), n % 2 == 0, n % 3 == 0), state=state
+        )
+
+    check(make, calls=12)
+
+
+@item("6.in-place-on-views")
+def test_in_place_on_views():
+    def make(run):
+        weight = nn.Parameter(torch.randn(6, 6))
+
+        def step(x, labels):
+            base = x @ weight
+            base[0].mul_(2)
+            base[1:, 2:4] = 0.5
+            base.T[3].add_(base[:, 0])
+            base.view(-1)[::7].mul_(1.5)
+            base[labels > 0] -= 1
+            rows = base.unbind(0)
+            left, right = base[:, :3], base[:, 3:]
+            right.copy_(left.detach() * 2)
+            base.diagonal().zero_()
+            with torch.no_grad():
+                weight[2].clamp_(-1, 1)
+                weight.view(-1)[:5].sub_(0.01)
+                torch.split(weight, 2)[1].mul_(0.99)
+            try:
+                rows[0].add_(1)
+            except RuntimeError as error:
+                kept = str(error)
+            base.square().sum().backward()
+            return base, left, right, kept
+
+        return Case(step, batch, weight=weight)
+
+    check(make)
+
+
+@item("6.metadata-in-place")
+def test_squeeze_and_t_in_place_and_their_like():
+    def make(run):
+        state = torch.zeros(1, 4, 1)
+
+        def step(x, labels):
+            made = (busy(x)[:1, :4] * 3).reshape(1, 4, 1)
+            made.squeeze_()
+            made.unsqueeze_(0).t_()
+            alias = made.view(2, 2)
+            made.mul_(2).squeeze_(1)
+            made.as_strided_((2, 3), (1, 1), 0)
+            alias.transpose_(0, 1).swapaxes_(0, 1).swapdims_(0, 1)
+            state.add_(made.sum()).squeeze_(0).unsqueeze_(0)
+            vector = torch.matmul(x, torch.ones(6))
+            return made, alias, state[0], vector
+
+        return Case(step, batch, state=state)
+
+    check(make)
+
+
+@item("6.out")
+def test_out_arguments():
+    def make(run):
+        buffer, grown, indices = torch.zeros(6, 6), torch.zeros(0), torch.zeros(0, dtype=torch.int64)
+
+        def step(x, labels):
+            work = busy(x)[:6, :6]
+            torch.mul(work, 2, out=buffer)
+            torch.mm(work, buffer.clone(), out=buffer[:, :])
+            torch.add(buffer, 1, out=buffer)
+            values = torch.zeros(5)
+            torch.max(x, 1, out=(values, indices)) if len(indices) else indices.resize_(5).zero_()
+            made = torch.empty(6, 6)
+            torch.sin(work, out=made)
+            torch.cat([work[0], work[1]], out=grown) if len(grown) else grown.resize_(12).zero_()
+            return made, values, torch.sum(work, 0, out=torch.empty(6))
+
+        return Case(step, batch, buffer=buffer, grown=grown, indices=indices)
+
+    check(make)
+
+
+@item("6.set")
+def test_set():
+    def make(run):
+        state, other = torch.zeros(4), torch.arange(6.0)
+
+        def step(x, labels):
+            work = busy(x)[0, :4] * 2
+            other.add_(1)
+            state.set_(work)
+            state.add_(1)
+            part = torch.zeros(0).set_(other.untyped_storage(), 1, (2,), (2,))
+            empty = torch.ones(3).set_()
+            return work, part, empty, state * 2
+
+        return Case(step, batch, state=state, other=other)
+
+    check(make, reason=EXPECTED["set_"])
+
+
+@item("6.resize")
+def test_resize():
+    def make(run):
+        state = torch.arange(4.0)
+
+        def step(x, labels):
+            work = (busy(x)[:4, :4] * 2).contiguous()
+            alias = work.view(-1)
+            work.resize_(2, 3)
+            work.add_(1)
+            state.resize_(6)[4:].zero_()
+            state.add_(work.flatten())
+            state.resize_(4)
+            shrunk = alias.resize_as_(torch.zeros(3)) if len(labels) else alias
+            work.untyped_storage().resize_(400)
+            return work, shrunk, state * 2
+
+        return Case(step, batch, state=state)
+
+    check(make, reason=EXPECTED["resize_"])
+
+
+@item("6.data")
+def test_data():
+    def make(run):
+        net = small_net()
+
+        def step(x, labels):
+            out = net(x)
+            out.data.mul_(3)
+            out.sum().backward()
+            net[0].weight.data.sub_(0.1 * net[0].weight.grad.data)
+            net[4].weight.data = net[4].weight.data * 0.9
+            net[4].bias.grad.data.zero_()
+            fresh = busy(x)[0, :3]
+            net[4].bias.data.copy_(fresh)
+            net[4].bias.data = fresh * 2
+            return out, out.data, net[4].bias.data
+
+        return Case(step, batch, net=net)
+
+    check(make)
+
+
+@item("6.swap-tensors")
+def test_swap_tensors():
+    def make(run):
+        weight, other = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(6, 6))
+        state = [torch.zeros(3), torch.ones(4)]
+
+        def step(x, labels):
+            out = (x @ weight).tanh() + (x @ other)
+            out.sum().backward()
+            weight.grad = other.grad = None
+            made, second = busy(x)[0, :3] * 2, busy(x)[1, :4] * 3
+            del out
+            torch.utils.swap_tensors(made, second)
+            torch.utils.swap_tensors(state[0], state[1])
+            state[0].add_(made.sum())
+            return made, second
+
+        return Case(step, batch, weight=weight, other=other, state=state)
+
+    check(make)
+
+
+@item("6.tied-weights")
+def test_tied_weights():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(7, 6), nn.Linear(6, 7, bias=False)
+            self.inner = nn.Linear(6, 6)
+            self.head.weight = self.embed.weight
+
+        def forward(self, tokens):
+            return self.head(self.inner(self.inner(self.embed(tokens)).relu()))
+
+    def make(run):
+        net = Tied()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+
+        def step(tokens):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return Case(step, lambda n: (torch.randint(0, 7, (3, 5)),), net=net, optimizer=optimizer)
+
+    check(make)
+
+
+@item("6.requires-grad-in-the-middle")
+def test_requires_grad_in_the_middle():
+    def make(run):
+        net = small_net()
+
+        def step(x, labels, is_frozen):
+            net[0].requires_grad_(not is_frozen)
+            hidden = net[0](x)
+            work = busy(x)[:5, :3].clone().requires_grad_()
+            out = net[1:](hidden) * work
+            net[4].weight.requires_grad_(False)
+            after = out @ net[4].weight
+            net[4].weight.requires_grad_(True)
+            after.sum().backward()
+            return work, out, hidden.detach().requires_grad_()
+
+        return Case(step, lambda n: (*batch(), n % 2 == 1), net=net)
+
+    check(make, calls=7)
+
+
+@item("6.outlives-the-call")
+def test_tensors_that_outlive_the_call():
+    def make(run):
+        kept = []
+
+        def step(x, labels):
+            work = busy(x)[:6, :6].requires_grad_()
+            out = (x @ work).tanh()
+            kept.append((work[1:], out))
+            total = sum(pair[1].sum() for pair in kept[-3:])
+            if len(kept) > 2:
+                kept[-2][0].detach().mul_(2)
+            return total
+
+        return Case(step, batch, kept=kept)
+
+    check(make, calls=7)
+
+
+@item("6.stored-in-the-model")
+def test_tensors_stored_in_the_model():
+    class Remembering(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.memory, self.trail = nn.Linear(6, 6), None, {}
+            self.register_buffer("state", torch.zeros(5, 6))
+
+        def forward(self, x):
+            hidden = self.layer(x + (0 if self.memory is None else self.memory))
+            self.memory = hidden.detach().tanh()
+            self.state = self.state * 0.5 + self.memory
+            self.trail[len(self.trail) % 3] = hidden.mean()
+            return hidden
+
+    def make(run):
+        net = Remembering()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x, labels):
+            return train(net, optimizer, x, labels)
+
+        return Case(step, batch, net=net, kept=lambda: (net.memory, net.trail))
+
+    check(make, calls=8)
+
+
+@item("6.returned")
+def test_returned_tensors_keep_their_ways_of_sharing():
+    def make(run):
+        net = small_net()
+
+        def step(x, labels):
+            out = net(x)
+            parts = out.split(1, 1)
+            return {"out": out, "same": out, "parts": parts, "x": x, "flat": out.view(-1)}, [x[1:]]
+
+        return Case(step, batch, net=net)
+
+    check(make)
+
+
+@item("6.returned")
+def test_returned_tensor_is_changed_by_the_caller():
+    def make(run):
+        weight = torch.ones(6, 6)
+        results = []
+
+        def step(x, labels):
+            out = busy(x)[:6, :6] @ weight
+            weight.mul_(0.9)
+            results.append(out)
+            return out
+
+        def inputs(number):
+            if results:
+                results[-1].add_(100)
+                results[-1][0].numpy()[0] = 7
+            return batch()
+
+        return Case(step, inputs, weight=weight, results=results)
+
+    check(make)
+
+
+@item("6.yielded")
+def test_yielded_tensors():
+    def make(run):
+        weight = nn.Parameter(torch.randn(6, 6))
+
+        def numbers(x):
+            hidden = x @ weight
+            for index in range(3):
+                hidden = (hidden @ weight).tanh() + index
+                received = yield hidden, hidden[0]
+                if received is not None:
+                    hidden = hidden * received
+            return hidden.sum()
+
+        def step(x, labels):
+            running, results = numbers(x), []
+            value, row = next(running)
+            while True:
+                results.append((value, row))
+                try:
+                    value, row = running.send(row.detach().mean())
+                except StopIteration as stop:
+                    stop.value.backward()
+                    return results, stop.value
+
+        return Case(step, batch, weight=weight)
+
+    check(make)
+
+
+@item("6.captured-by-a-closure")
+def test_tensors_captured_by_a_closure_and_used_in_a_later_call():
+    def make(run):
+        later = []
+        weight = nn.Parameter(torch.randn(6, 6))
+
+        def step(x, labels):
+            work = busy(x)[:6, :6] @ weight
+            values = [action(x) for action in later[-2:]]
+
+            def action(y):
+                work.detach().mul_(0.5)
+                return (y @ work).sum()
+
+            later.append(action)
+            return values
+
+        def inputs(number):
+            if len(later) == 4:
+                later[0](torch.ones(6))
+            return batch()
+
+        return Case(step, inputs, weight=weight)
+
+    check(make, calls=8)
+
+
+@item("6.graph-of-a-later-backward")
+def test_graph_of_a_later_backward():
+    def make(run):
+        net, losses = small_net(), []
+
+        def step(x, labels):
+            losses.append(F.cross_entropy(net(x), labels))
+            if len(losses) % 2 == 0:
+                (losses[-2] + losses[-1] * 2).backward()
+            return losses[-1]
+
+        def inputs(number):
+            if number == 5:
+                (losses[-1] * 3).backward(retain_graph=True)
+            return batch()
+
+        net[1].eval()
+        return Case(step, inputs, net=net)
+
+    check(make, calls=9)
+
+
+@item("6.from-another-thread")
+@pytest.mark.parametrize("kind", ["made", "parameter", "view", "alive thread"])
+def test_tensor_read_from_another_thread_is_never_half_written(kind):
+    def make(run):
+        state = torch.zeros(300, 300)
+
+        def step(x, labels):
+            box, seen, turn = [], [], threading.Semaphore(0)
+
+            def read():
+                turn.acquire()
+                tensor = box[0]
+                seen.append((tensor.sum().item(), tensor.tolist()[0][:2], (tensor * 2).mean().item()))
+                seen.append(tensor.numpy().tobytes())
+
+            thread = threading.Thread(target=read)
+            if kind == "alive thread":
+                thread.start()
+            work = busy(x, size=300, times=2)
+            if kind == "parameter":
+                state.add_(work)
+            box.append({"parameter": state, "view": work[7:, 3:]}.get(kind, work))
+            turn.release()
+            if kind != "alive thread":
+                thread.start()
+            thread.join()
+            return seen, work.sum()
+
+        return Case(step, batch, state=state)
+
+    shots = check(make, share=0.5)  # what the other thread does runs there, eagerly
+    assert len({repr(shot["result"][1]) for shot in shots}) == len(shots)
+
+
+@item("6.from-another-thread")
+def test_queue_to_a_worker_thread_during_the_call():
+    """A logger thread reads losses while the step goes on updating what they came from."""
+    import queue
+
+    def make(run):
+        net = small_net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        inbox, log = queue.Queue(), []
+
+        def worker():
+            while (tensor := inbox.get()) is not None:
+                log.append((float(tensor), repr(tensor.detach())))
+                inbox.task_done()
+            inbox.task_done()
+
+        def step(x, labels):
+            thread = threading.Thread(target=worker)
+            thread.start()
+            for _ in range(3):
+                loss = train(net, optimizer, x, labels)
+                inbox.put(loss)
+            inbox.put(None)
+            inbox.join()
+            thread.join()
+            return loss
+
+        return Case(step, batch, net=net, log=log)
+
+    check(make, share=0.8)  # what the other thread does runs there, eagerly
