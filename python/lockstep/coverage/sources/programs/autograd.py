@@ -122,7 +122,7 @@ def saved_tensor_hooks(w: World):
             w.log.append(tuple(t.shape))
             return t.clone()
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t * 1.0):
+        with torch.autograd.graph.saved_tensors_hooks(pack, torch.clone):
             loss = F.cross_entropy(w.net(x), y)
         w.apply(loss)
         return loss
