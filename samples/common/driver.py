@@ -61,10 +61,13 @@ def lockstep_decorator(when: str) -> Callable:
     return decorate
 
 
-def run_compare(make: Make, size: str, steps: int, when: str, seed: int = 0) -> Outcome:
+def run_compare(
+    make: Make, size: str, steps: int, when: str, seed: int = 0, show: bool = True
+) -> Outcome:
     """Trains an eager and a co-executed copy side by side and compares them after every step.
 
     Stops at the first step after which they differ. Counters start after the warm-up.
+    `show` says whether there is a progress bar.
     """
     import lockstep
 
@@ -72,7 +75,7 @@ def run_compare(make: Make, size: str, steps: int, when: str, seed: int = 0) -> 
     copy = Copy(make, size, seed, lockstep_decorator(when))
     warm_up = min(WARM_UP_STEPS, steps // 2)
     outcome = Outcome(eager.program.name, eager.seconds, copy.seconds, warm_up)
-    bar = tqdm(range(steps), desc=eager.program.name, unit="step")
+    bar = tqdm(range(steps), desc=eager.program.name, unit="step", disable=not show)
     for index in bar:
         if index == warm_up:
             lockstep.reset_stats(copy.step)

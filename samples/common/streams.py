@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import numpy as np
@@ -37,6 +38,10 @@ class RandomStreams:
     def __exit__(self, *exception) -> None:
         self._inside = _get_states()
         _set_states(self._outside)
+
+    def duplicate(self) -> RandomStreams:
+        """Streams that go on from where these are now, independently of them."""
+        return copy.copy(self)
 
     def state(self) -> dict[str, object]:
         """The three states by name, comparable by value."""

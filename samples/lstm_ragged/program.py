@@ -33,4 +33,6 @@ def make(size: str, seed: int) -> Program:
         optimizer.step()
         return loss.detach()
 
-    return Program("lstm_ragged", step, {"model": model}, {"optimizer": optimizer})
+    return Program(
+        "lstm_ragged", step, {"model": model}, {"optimizer": optimizer}, fixed_flow=False
+    )
