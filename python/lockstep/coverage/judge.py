@@ -162,6 +162,11 @@ def _unstable(a: Record, b: Record) -> list[str]:
     return found
 
 
+def _is_dense(leaves: Leaves) -> bool:
+    heads = (r for r in leaves.values() if r[0] == "tensor")
+    return all(h[2] == "cpu" and h[3] == "torch.strided" for h in heads)
+
+
 def judge(program: Program, way: Eager, mark: Mark = lambda phase: None) -> dict[str, Any]:
     """Judges one program; mark(phase) is called before each phase, so that a crash has a place.
 
@@ -193,7 +198,7 @@ def judge(program: Program, way: Eager, mark: Mark = lambda phase: None) -> dict
         "detail": lines[:_DETAIL_LIMIT],
         "unstable": unstable[:_DETAIL_LIMIT],
         "counts": c.counts,
-        "dense": program.dense,
+        "dense": program.dense and all(_is_dense(x.leaves) for x in a.calls),
         "repeats": program.repeats,
         "raised": sum(x.error is not None for x in a.calls),
         "eager_s": a.steady_s,

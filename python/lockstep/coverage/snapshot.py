@@ -25,9 +25,10 @@ Leaves = dict[str, tuple]
 
 def _bits(t: torch.Tensor) -> bytes:
     """The elements in logical order as bytes; t is a private dense copy."""
-    flat = t.contiguous().reshape(-1)
-    if flat.numel() == 0:
+    if t.numel() == 0:
         return b""
+    flat = torch.empty(t.numel(), dtype=t.dtype)
+    flat.view(t.shape).copy_(t)
     return flat.view(torch.uint8).numpy().tobytes()
 
 

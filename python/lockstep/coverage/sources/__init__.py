@@ -13,6 +13,7 @@ from ..case import BadInput, Case
 
 SOURCES: dict[str, str] = {
     "ops": "every sample of every op of PyTorch's own operator database",
+    "resized": "every op of that database into an `out=` that it resizes",
     "modules": "every module of PyTorch's own module database, training and evaluating",
     "optims": "every optimizer of PyTorch's own optimizer database",
     "transformers": "architectures of the package transformers, tiny and random",
@@ -23,6 +24,9 @@ SOURCES: dict[str, str] = {
 _MODULES = {"transformers": "transformers_models", "python": "python_programs"}
 _NEEDS = {
     "ops": ("expecttest",),
+    "resized": ("expecttest",),
+    "modules": ("expecttest",),
+    "optims": ("expecttest",),
     "transformers": ("transformers",),
     "geometric": ("torch_geometric",),
     "diffusers": ("diffusers",),

@@ -37,7 +37,7 @@ def _programs(op: Any, dtype: torch.dtype) -> Iterator[Program]:
         if op.inplace_variant is not None and not sample.broadcasts_input:
             yield _program(f"{name}/inplace", _inplace_step(op.inplace_variant, with_grad), parts)
         if op.supports_out:
-            yield from _out_programs(name, op, _detached(parts))
+            yield from out_programs(name, op, detached(parts))
 
 
 def _program(name: str, step: Callable, parts: tuple) -> Program:
@@ -91,15 +91,15 @@ def _inplace_step(fn: Callable, with_grad: bool) -> Callable:
     return step
 
 
-def _detached(parts: tuple) -> tuple:
+def detached(parts: tuple) -> tuple:
     copy = copy_tree(parts)
     for t in tensors_in(copy):
         t.requires_grad_(False)
     return copy
 
 
-def _out_programs(name: str, op: Any, parts: tuple) -> Iterator[Program]:
-    """`out=` of the right size, and an empty one that the op resizes."""
+def out_programs(name: str, op: Any, parts: tuple, resized: bool = False) -> Iterator[Program]:
+    """Into `out=` of the right size, or an empty one that the op resizes."""
     value, args, kwargs = copy_tree(parts)
     try:
         expected = op.op(value, *args, **kwargs)
@@ -111,10 +111,12 @@ def _out_programs(name: str, op: Any, parts: tuple) -> Iterator[Program]:
     single = isinstance(expected, torch.Tensor)
     if not single and not isinstance(expected, tuple):
         return
-    shapes = {"out": [torch.zeros_like(t.detach()) for t in outs]}
-    shapes["out_resized"] = [t.detach().new_empty(0) for t in outs]
-    for variant, targets in shapes.items():
-        yield _out_program(f"{name}/{variant}", op.op, parts, targets, single)
+    targets = [t.new_empty(0) if resized else torch.zeros_like(t) for t in map(_detach, outs)]
+    yield _out_program(f"{name}/{'resized' if resized else 'out'}", op.op, parts, targets, single)
+
+
+def _detach(t: torch.Tensor) -> torch.Tensor:
+    return t.detach()
 
 
 def _out_program(

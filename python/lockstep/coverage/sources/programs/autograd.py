@@ -145,7 +145,7 @@ def functional_transforms(w: World):
     return step
 
 
-@program
+@program(repeats=False)
 def frozen_and_thawed(w: World):
     def step(x, y):
         n = w.box["n"] = w.box.get("n", 0) + 1

@@ -9,7 +9,7 @@ from torch import nn
 from .world import World, program
 
 
-@program
+@program(repeats=False)
 def packed_sequences(w: World):
     lstm, gru = nn.LSTM(8, 5, batch_first=True, bidirectional=True), nn.GRU(8, 5, batch_first=True)
     w.box["lstm"], w.box["gru"] = lstm, gru
