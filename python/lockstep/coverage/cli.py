@@ -150,6 +150,8 @@ def _run_one(args: argparse.Namespace, case: Case) -> int:
     results: list[dict[str, Any]] = []
     run_cases([case], options, results.append)
     result = results[0]
+    if args.function and result["status"] == "skip":
+        raise BadInput(next(iter(result["skips"])).removeprefix("cannot be made: BadInput: "))
     _print_failures(result, print, full=True)
     for key, value in result.items():
         if key != "failures":

@@ -7,7 +7,10 @@ import shlex
 
 def reproduce(case_id: str, program: str, way: str) -> str:
     """One line for a shell; quoted where the names need it."""
-    parts = ["python", "-m", "lockstep.coverage", "--case", case_id]
+    parts = ["python", "-m", "lockstep.coverage"]
+    if case_id.startswith("function/"):
+        return shlex.join([*parts, "--function", case_id.removeprefix("function/"), "--way", way])
+    parts += ["--case", case_id]
     if program:
         parts += ["--program", program]
     if way != "strict":
