@@ -9,6 +9,8 @@ import random
 import numpy as np
 import torch
 
+IGNORED = []  # parts of paths that are not compared: to look behind a difference that is known
+
 
 class Walk:
     """Flattens values into a list of (path, what) that can be compared with `==`."""
@@ -104,6 +106,8 @@ def snapshot(values):
 def first_difference(eager, other):
     """None, or a sentence that names the first path that differs and shows both sides."""
     for (path, left), (other_path, right) in zip(eager, other, strict=False):
+        if any(part in path for part in IGNORED):
+            continue
         if path != other_path:
             return f"path differs: eager has {path}, lockstep has {other_path}"
         if left != right:

@@ -125,23 +125,26 @@ def fork_child(work):
 
 
 def read_lines(process, reader, timeout):
-    """Yields the child's JSON lines; at the end {"end": reason or None}; kills a silent child."""
-    buffer = b""
-    reason = None
-    while True:
-        ready, _, _ = select.select([reader], [], [], timeout)
-        if not ready:
+    """Yields the child's JSON lines, at the end {"event": "end", "reason": ...}.
+
+    Kills a child that is silent for too long, or whose lines nobody wants any more.
+    """
+    buffer, reason, ended = b"", None, False
+    try:
+        while not ended:
+            ready, _, _ = select.select([reader], [], [], timeout)
+            if not ready:
+                reason = f"hang: no progress for {timeout} s"
+                break
+            data = os.read(reader, 65536)
+            ended = not data
+            *lines, buffer = (buffer + data).split(b"\n")
+            yield from (json.loads(line) for line in lines)
+    finally:
+        if not ended:
             os.kill(process, signal.SIGKILL)
-            reason = f"hang: no progress for {timeout} s"
-            break
-        data = os.read(reader, 65536)
-        if not data:
-            break
-        buffer += data
-        *lines, buffer = buffer.split(b"\n")
-        yield from (json.loads(line) for line in lines)
-    os.close(reader)
-    _, status = os.waitpid(process, 0)
+        os.close(reader)
+        _, status = os.waitpid(process, 0)
     if reason is None and os.WIFSIGNALED(status):
         reason = f"crash: {signal.Signals(os.WTERMSIG(status)).name}"
     elif reason is None and os.WEXITSTATUS(status):
@@ -173,21 +176,55 @@ def check_seeds(seeds, options=None, timeout=60.0, stats=None):
                     return
 
 
+class Checker:
+    """Checks texts one by one in a forked child, which lives until it crashes or hangs."""
+
+    def __init__(self, options=None, timeout=20.0):
+        self.options, self.timeout = options, timeout
+        self.process = None
+
+    def check(self, text, calls=CALLS):
+        """check_program of one text: None or the failure, crashes and hangs too."""
+        if self.process is None:
+            self.start()
+        os.write(self.writer, (json.dumps([text, calls]) + "\n").encode())
+        for line in self.lines:
+            if line["event"] == "done":
+                return line["failure"]
+            self.process = None
+            os.close(self.writer)
+            reason = line["reason"] or "crash: the child ended"
+            return {"kind": reason.split(":")[0], "text": reason}
+
+    def start(self):
+        reader, self.writer = os.pipe()
+
+        def work(pipe):
+            os.close(self.writer)
+            with os.fdopen(reader) as wanted, os.fdopen(pipe, "w", buffering=1) as out:
+                for line in wanted:
+                    text, calls = json.loads(line)
+                    try:
+                        failure = check_program(text, "program", calls, self.options)
+                    except BaseException:
+                        failure = {"kind": "harness", "text": traceback.format_exc()}
+                    print(json.dumps({"event": "done", "failure": failure}), file=out)
+
+        self.process, answers = fork_child(work)
+        os.close(reader)
+        self.lines = read_lines(self.process, answers, self.timeout)
+
+    def close(self):
+        if self.process is not None:
+            os.close(self.writer)
+            self.lines.close()
+            self.process = None
+
+
 def check_text(text, calls=CALLS, options=None, timeout=20.0):
-    """check_program of one text in a forked child: None or the failure, crashes and hangs too."""
-
-    def work(pipe):
-        with os.fdopen(pipe, "w", buffering=1) as out:
-            try:
-                failure = check_program(text, "program", calls, options)
-            except BaseException:
-                failure = {"kind": "harness", "text": traceback.format_exc()}
-            print(json.dumps({"event": "done", "failure": failure}), file=out)
-
-    failure = None
-    for line in read_lines(*fork_child(work), timeout):
-        if line["event"] == "done":
-            failure = line["failure"]
-        elif line["reason"] and not failure:
-            failure = {"kind": line["reason"].split(":")[0], "text": line["reason"]}
-    return failure
+    """check_program of one text in a forked child of its own."""
+    checker = Checker(options, timeout)
+    try:
+        return checker.check(text, calls)
+    finally:
+        checker.close()

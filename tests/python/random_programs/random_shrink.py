@@ -1,87 +1,95 @@
 """Makes a failing program small: deletes statements while the failure stays.
 
-A failure stays if it is of the same kind (the first path that differs without its index, a crash,
-a hang) and eager does not newly fail with a name that a deleted statement had defined.
+Each rule makes, of a text and a position, a smaller text. A rule goes through the positions once,
+outer statements first, and stays where it is after a success. A failure stays if it is of the same
+kind: the first path that differs without its index, a crash, or a hang.
 """
 
 import ast
 
-from random_runner import check_text
+from random_runner import Checker
 
 KEPT_FUNCTIONS = ("start", "inputs", "between", "step")
+NEW_ERRORS = ("NameError", "Unbound", "AttributeError")
 
 
-def blocks(tree):
-    """All statement lists of the program that may be thinned out, the longest first."""
+def statements(tree):
+    """(block, index) of every statement, outer ones before those inside them."""
     found = []
-    for node in ast.walk(tree):
-        for field in ("body", "orelse", "finalbody"):
+
+    def visit(node):
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
             block = getattr(node, field, None)
-            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
-                found.append(block)
-    return sorted(found, key=len, reverse=True)
+            if isinstance(block, list):
+                for index, child in enumerate(block):
+                    if isinstance(child, ast.stmt):
+                        found.append((block, index))
+                    visit(child)
+
+    visit(tree)
+    return found
 
 
-def valid(tree):
-    """Puts `pass` where a body became empty; False if the program lost a function it must have."""
+def finish(tree):
+    """Puts `pass` where a body became empty; None if a function is lost that must be there."""
     for node in ast.walk(tree):
-        if hasattr(node, "body") and isinstance(node.body, list) and not node.body:
+        if isinstance(getattr(node, "body", None), list) and not node.body:
             node.body.append(ast.Pass())
         if isinstance(node, ast.Try) and not node.handlers and not node.finalbody:
-            return False
+            return None
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    return names.issuperset(KEPT_FUNCTIONS)
+    if not names.issuperset(KEPT_FUNCTIONS):
+        return None
+    return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def deletions(text):
-    """Smaller texts: each with some neighbouring statements left out, large cuts first."""
-    shape = [len(block) for block in blocks(ast.parse(text))]
-    for size in (8, 4, 2, 1):
-        for index, length in enumerate(shape):
-            for start in range(0, length, size):
-                if size > length and size > 1:
-                    continue
-                tree = ast.parse(text)
-                del blocks(tree)[index][start : start + size]
-                if valid(tree):
-                    yield ast.unparse(ast.fix_missing_locations(tree))
+    """Functions that make the text without one statement, with all that is in it."""
 
-
-def unwrapped(text):
-    """Smaller texts: each with one branch, loop, handler or `with` replaced by its body."""
-    count = len(list(ast.walk(ast.parse(text))))
-    for number in range(count):
+    def delete(text, position):
         tree = ast.parse(text)
-        node = list(ast.walk(tree))[number]
-        if not isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
-            continue
-        for block in blocks(tree):
-            if node in block:
-                at = block.index(node)
-                block[at : at + 1] = node.body
-                break
-        if valid(tree):
-            yield ast.unparse(ast.fix_missing_locations(tree))
+        block, index = statements(tree)[position]
+        if len(block) == 1 and isinstance(block[0], ast.Pass):
+            return None
+        del block[index]
+        return finish(tree)
+
+    return delete, lambda text: len(statements(ast.parse(text)))
 
 
-def simpler_expressions(text):
-    """Smaller texts: each with one operation, call or branch expression replaced by an operand."""
-    count = len(list(ast.walk(ast.parse(text))))
-    for number in range(count):
-        for choice in range(3):
-            tree = ast.parse(text)
-            node = list(ast.walk(tree))[number]
-            replacement = operand(node, choice)
-            if replacement is None:
-                continue
-            Replace(node, replacement).visit(tree)
-            yield ast.unparse(ast.fix_missing_locations(tree))
+def unwrapping(text):
+    """Functions that put the body of a branch, loop, handler or `with` in its place."""
+
+    def unwrap(text, position):
+        tree = ast.parse(text)
+        block, index = statements(tree)[position]
+        if not isinstance(block[index], (ast.If, ast.For, ast.While, ast.With, ast.Try)):
+            return None
+        block[index : index + 1] = block[index].body
+        return finish(tree)
+
+    return unwrap, lambda text: len(statements(ast.parse(text)))
+
+
+def simplification(text):
+    """Functions that put an operand in the place of an operation, call or branch expression."""
+
+    def simplify(text, position):
+        tree = ast.parse(text)
+        node = list(ast.walk(tree))[position // 2]
+        replacement = operand(node, position % 2)
+        if replacement is None:
+            return None
+        Replace(node, replacement).visit(tree)
+        return ast.unparse(ast.fix_missing_locations(tree))
+
+    return simplify, lambda text: 2 * len(list(ast.walk(ast.parse(text))))
 
 
 def operand(node, choice):
-    if isinstance(node, ast.BinOp) and choice < 2:
+    if isinstance(node, ast.BinOp):
         return (node.left, node.right)[choice]
-    if isinstance(node, ast.IfExp) and choice < 2:
+    if isinstance(node, ast.IfExp):
         return (node.body, node.orelse)[choice]
     if isinstance(node, ast.Call):
         if choice == 0 and isinstance(node.func, ast.Attribute):
@@ -102,43 +110,46 @@ class Replace(ast.NodeTransformer):
         return self.new if node is self.old else super().generic_visit(node)
 
 
-def shrink(text, failure, calls=6, options=None, tries=400, progress=None):
+class Shrinker:
+    """The smallest failing program so far, and how many runs are left."""
+
+    def __init__(self, text, failure, calls, options, tries, progress):
+        self.text, self.failure, self.calls = ast.unparse(ast.parse(text)), failure, calls
+        self.left, self.progress = tries, progress
+        self.checker = Checker(options, timeout=10.0)
+
+    def take(self, candidate, calls):
+        """Takes the candidate over if it fails in the same way."""
+        self.left -= 1
+        found = self.checker.check(candidate, calls)
+        if found is None or found["kind"] != self.failure["kind"]:
+            return False
+        if any(word in found["text"] for word in NEW_ERRORS):
+            return False
+        self.text, self.calls, self.failure = candidate, calls, found
+        self.progress(self)
+        return True
+
+    def run(self, rule):
+        """Goes through all positions once; whether anything was taken over."""
+        make, count = rule(self.text)
+        position, before = 0, len(self.text)
+        while position < count(self.text) and self.left > 0:
+            candidate = make(self.text, position)
+            smaller = candidate is not None and len(candidate) < len(self.text)
+            if not (smaller and self.take(candidate, self.calls)):
+                position += 1
+        return len(self.text) < before
+
+
+def shrink(text, failure, calls=6, options=None, tries=1000, progress=lambda shrinker: None):
     """The smallest text and call count found with at most `tries` runs, and its failure."""
-    text = ast.unparse(ast.parse(text))
-    left = [tries]
-
-    def fails(candidate, calls):
-        left[0] -= 1
-        found = check_text(candidate, calls, options, timeout=10.0)
-        same = found and found["kind"] == failure["kind"]
-        named = same and ("NameError" in found["text"] or "UnboundLocal" in found["text"])
-        return found if same and not named else None
-
-    for fewer in range(1, calls):
-        found = fails(text, fewer)
-        if found:
-            calls, failure = fewer, found
-            break
-    again = True
-    while again and left[0] > 0:
-        again = False
-        for rule in (deletions, unwrapped, simpler_expressions):
-            smaller, found = first_that_fails(rule(text), text, fails, calls, left)
-            while found:
-                text, failure, again = smaller, found, True
-                if progress:
-                    progress(len(text.splitlines()), left[0])
-                smaller, found = first_that_fails(rule(text), text, fails, calls, left)
-    return text, calls, failure
-
-
-def first_that_fails(candidates, text, fails, calls, left):
-    for candidate in candidates:
-        if left[0] <= 0:
-            break
-        if candidate == text or len(candidate) > len(text):
-            continue
-        found = fails(candidate, calls)
-        if found:
-            return candidate, found
-    return None, None
+    shrinker = Shrinker(text, failure, calls, options, tries, progress)
+    try:
+        any(shrinker.take(shrinker.text, fewer) for fewer in range(1, calls))
+        while shrinker.left > 0:
+            if not any([shrinker.run(r) for r in (deletions, unwrapping, simplification)]):
+                break
+    finally:
+        shrinker.checker.close()
+    return shrinker.text, shrinker.calls, shrinker.failure

@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import random_compare  # noqa: E402
 from random_program import program_text  # noqa: E402
 from random_runner import check_seeds, check_text  # noqa: E402
 from random_shrink import shrink  # noqa: E402
@@ -27,9 +28,15 @@ def parse_arguments():
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one program")
     parser.add_argument("--stop-after", type=int, default=50, help="failures to stop after")
     parser.add_argument("--shrink", action="store_true", help="reduce each failing program")
-    parser.add_argument("--tries", type=int, default=400, help="runs that one reduction may take")
+    parser.add_argument("--tries", type=int, default=1000, help="runs that one reduction may take")
     parser.add_argument("--show", action="store_true", help="print the programs")
     parser.add_argument("--failures", type=Path, help="append failures to this file, as JSON lines")
+    parser.add_argument(
+        "--ignore", action="append", default=[], help="part of a path: not compared"
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], help="skip programs with this text"
+    )
     parser.add_argument("--option", action="append", default=[], metavar="KNOB=VALUE")
     return parser.parse_args()
 
@@ -43,10 +50,21 @@ def options_of(pairs):
     return options
 
 
+def wanted(seeds, arguments):
+    if not arguments.without:
+        return seeds
+    return [s for s in seeds if not any(part in program_text(s) for part in arguments.without)]
+
+
 def command(arguments, seed, alone):
     start, count = (seed, 1) if alone else (arguments.start, seed - arguments.start + 1)
     options = "".join(f" --option {pair}" for pair in arguments.option)
     return f"python {sys.argv[0]} --start {start} --count {count} --chunk {count}{options} --show"
+
+
+def show_progress(shrinker):
+    size = len(shrinker.text.splitlines())
+    print(f"\r{size} lines, {shrinker.left} tries left ", end="", file=sys.stderr, flush=True)
 
 
 def report(arguments, seed, failure, options):
@@ -58,7 +76,9 @@ def report(arguments, seed, failure, options):
         print("(alone this program passes: the failure needs the programs before it)")
     if arguments.shrink and alone:
         failure = check_text(text, options=options) or failure
-        text, calls, failure = shrink(text, failure, options=options, tries=arguments.tries)
+        text, calls, failure = shrink(
+            text, failure, options=options, tries=arguments.tries, progress=show_progress
+        )
         print(f"shrunk, {calls} calls: {failure['text']}")
     if arguments.show or arguments.shrink:
         print(text, flush=True)
@@ -70,8 +90,11 @@ def report(arguments, seed, failure, options):
 def main():
     arguments = parse_arguments()
     options = options_of(arguments.option)
+    random_compare.IGNORED += arguments.ignore
     chunks = [
-        range(first, min(first + arguments.chunk, arguments.start + arguments.count))
+        wanted(
+            range(first, min(first + arguments.chunk, arguments.start + arguments.count)), arguments
+        )
         for first in range(arguments.start, arguments.start + arguments.count, arguments.chunk)
     ]
     began, passed, failed, stats, stop = time.monotonic(), 0, 0, {}, False

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from random_compare import first_difference, snapshot  # noqa: E402
 from random_program import program_text  # noqa: E402
 from random_runner import check_seeds, run_eager  # noqa: E402
-from random_shrink import deletions  # noqa: E402
+from random_shrink import deletions, simplification, unwrapping  # noqa: E402
 
 CHUNK = 20
 COUNT = 300
@@ -62,6 +62,11 @@ def test_programs_use_what_they_are_meant_to_use():
         assert word in text, word
 
 
-def test_deletions_are_programs():
-    for candidate in list(deletions(program_text(4)))[:50]:
-        compile(candidate, "candidate", "exec")
+def test_a_shorter_program_is_a_program():
+    for rule in (deletions, unwrapping, simplification):
+        text = program_text(4)
+        make, count = rule(text)
+        made = [make(text, position) for position in range(0, count(text), 7)]
+        for candidate in filter(None, made):
+            compile(candidate, "candidate", "exec")
+        assert any(made)
