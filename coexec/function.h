@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "coexec/policy.h"
 #include "graph/reasons.h"
 #include "graph/trace_graph.h"
 
@@ -35,6 +36,8 @@ struct Function {
   std::deque<graph::Divergence> divergences;  // the latest ones
   std::unordered_map<const void*, std::string> origins;  // storage -> name of the parameter, argument, ...
   std::atomic<bool> is_busy{false};
+  Policy policy;                 // of when="auto"
+  bool is_auto = false;
   bool waits_for_errors = true;  // errors by value are raised where eager raises them
   static constexpr size_t kKeptDivergences = 64;
 

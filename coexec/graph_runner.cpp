@@ -16,14 +16,11 @@ std::atomic<bool> GraphRunner::skip_kernels{false};
 
 namespace {
 
-std::atomic<int> wanted_threads{0};
 constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
 
 // Warnings of kernels that run behind nobody: the op is remembered as one that warns when it is traced, so only values
 // can bring us here. They go to the process's default handler.
 }  // namespace
-
-void GraphRunner::set_thread_count(int count) { wanted_threads.store(count); }
 
 GraphRunner::~GraphRunner() { stop(); }
 
@@ -47,6 +44,8 @@ void GraphRunner::run_front() {
   if (!skip_kernels.load(std::memory_order_relaxed) && !has_failed()) {
     const uint64_t begin = __rdtsc();
     try {
+      if (const unsigned mode = _mm_getcsr(); (mode & dynamic::kFloatModeBits) != event.float_mode)
+        _mm_setcsr((mode & ~dynamic::kFloatModeBits) | event.float_mode);
       dynamic::execute(event);
     } catch (...) {
       if (event.capture) {
@@ -75,7 +74,7 @@ void GraphRunner::loop() {
       channel_.wait_for_work(std::chrono::microseconds(100000));
       continue;
     }
-    if (const int threads = wanted_threads.load(std::memory_order_relaxed); threads != applied_threads_) {
+    if (const int threads = wanted_threads_.load(std::memory_order_relaxed); threads != applied_threads_) {
       at::init_num_threads();
       applied_threads_ = threads;
     }

@@ -31,7 +31,7 @@ class GraphRunner {
 
   // For measuring the skeleton: kernels are replaced by nothing.
   static std::atomic<bool> skip_kernels;
-  static void set_thread_count(int count);  // of the kernels; applied before the next event
+  void set_thread_count(int count) { wanted_threads_.store(count); }  // of the kernels, from the next event on
 
  private:
   void loop();
@@ -41,7 +41,8 @@ class GraphRunner {
   std::atomic<bool> has_failed_{false};
   std::exception_ptr failure_;
   std::string failed_where_;
-  int applied_threads_ = 0;
+  std::atomic<int> wanted_threads_{0};
+  int applied_threads_ = -1;
 };
 
 }  // namespace lockstep::coexec

@@ -5,7 +5,10 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
+#include <ATen/Parallel.h>
+#include <xmmintrin.h>
 
 #include "coexec/session.h"
 #include "coexec/value_check.h"
@@ -37,6 +40,8 @@ const c10::DispatchKeySet& plain_keys() {
   return keys;
 }
 
+}  // namespace
+
 std::optional<Reason> why_foreign(const at::Tensor& tensor) {
   const auto keys = tensor.key_set();
   if ((keys.raw_repr() & ~plain_keys().raw_repr()) == 0 && keys.has_backend(c10::BackendComponent::CPUBit)) return std::nullopt;
@@ -49,6 +54,8 @@ std::optional<Reason> why_foreign(const at::Tensor& tensor) {
   if (!tensor.is_cpu()) return Reason::foreign_device;
   return Reason::special_tensor;
 }
+
+namespace {
 
 template <class F>
 void each_tensor(const OpInfo& op, at::ArrayRef<c10::IValue> args, F visit) {
@@ -72,6 +79,7 @@ void Session::on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   if (info.kind == OpKind::kComposite) return op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);
   c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
   if (info.kind == OpKind::kPass) return op.callBoxed(stack);
+  adopt_ambient_state();
   const Place place = locate();
   auto foreign = collect_operands(info, torch::jit::last(*stack, info.args.size()));
   function_->counters.ops++;
@@ -84,6 +92,17 @@ void Session::on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   if (!foreign && info.python_kernel) foreign = Reason::python_kernel;
   if (phase_ == Phase::kTracing) return trace_op(info, stack, place, foreign);
   lead_op(info, stack, place, foreign);
+}
+
+// Ambient state: what kernels read when they run. Most of it changes behind a door that drains (python/lockstep/doors.py);
+// what belongs to the thread is handed on.
+void Session::adopt_ambient_state() {
+  float_mode_ = _mm_getcsr() & dynamic::kFloatModeBits;
+  const int threads = at::get_num_threads();
+  if (threads == threads_) return;
+  wait_done(runner_.channel().asked(), /*interruptible=*/false);
+  threads_ = threads;
+  runner_.set_thread_count(threads);
 }
 
 Session::Place Session::locate() {
@@ -124,6 +143,7 @@ std::optional<Reason> Session::collect_operands(const OpInfo& op, at::ArrayRef<c
 
 void Session::build_words(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
   words_.clear();
+  words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
   size_t next = 0;
   auto append_tensor = [&] {
     const auto& view = operands_[next++];
@@ -308,6 +328,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   auto& counters = function_->counters;
   build_words(op, args);
   const Signature* signature = has_dynamic_shape(op) ? nullptr : find_signature(op, node);
+  if (signature && signature->special) return run_eagerly(op, stack, node, *signature->special);
   if (signature && (signature->warns || signature->resizes))
     return run_eagerly(op, stack, node, signature->warns ? Reason::warns : Reason::resizes_output);
   if (!signature && op.returns_out) return run_eagerly(op, stack, node, Reason::resizes_output);
@@ -408,10 +429,11 @@ void Session::fill_event(Event& event, const OpInfo& op, at::ArrayRef<c10::IValu
   event.clear();
   event.node = node;
   event.signature = signature;
+  event.float_mode = float_mode_;
   for (size_t a = 0; a < args.size(); ++a) {
     const auto kind = op.args[a].kind;
     if (kind == ArgKind::kTensor) {
-      event.args.emplace_back();
+      event.args.push_back(args[a].isNone() ? c10::IValue() : c10::IValue(true));
     } else if (kind == ArgKind::kTensorList || kind == ArgKind::kOptionalTensorList) {
       event.args.push_back(args[a].isNone() ? c10::IValue()
                                             : c10::IValue(static_cast<int64_t>(args[a].toListRef().size())));

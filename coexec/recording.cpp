@@ -42,6 +42,8 @@ void Session::fill_outputs(graph::Signature& signature, const torch::jit::Stack&
   std::vector<const c10::StorageImpl*> groups;
   for (const auto& tensor : fresh) {
     graph::Layout layout;
+    if (tensor.defined())
+      if (auto reason = why_foreign(tensor)) signature.special = reason;
     if (tensor.defined() && tensor.has_storage()) {
       layout = graph::layout_of(tensor);
       const auto* storage = tensor.storage().unsafeGetStorageImpl();

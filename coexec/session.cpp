@@ -137,6 +137,10 @@ void Session::end() {
   publish_all();
   if (auto* exit = function_->graph.exit(); !function_->graph.find_edge(cursor_, exit))
     function_->graph.add_edge(cursor_, exit);
+  const uint64_t foreign = foreign_ops_.exchange(0);
+  function_->counters.reasons[static_cast<int>(graph::Reason::foreign_thread)] += foreign;
+  function_->counters.ops += foreign;
+  function_->counters.eager_ops += foreign;
   phase_ = Phase::kIdle;
   function_ = nullptr;
   bool at_rest = true;
@@ -261,7 +265,10 @@ class ForeignListener final : public tracer::OpSink {
   void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) override {
     c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
     for (Session* session : Session::all())
-      if (session->is_active()) session->drain_from_other_thread();
+      if (session->is_active()) {
+        session->drain_from_other_thread();
+        session->note_foreign_op();
+      }
     op.callBoxed(stack);
   }
 };

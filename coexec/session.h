@@ -36,6 +36,7 @@ class Session final : public tracer::OpSink {
   void begin(Function& function);
   void end();            // at rest afterwards; throws the failure of an op that nobody waited for
   void end_quietly();    // after an exception of the user's
+  bool was_recorded() const { return traced_in_this_call_; }  // some of the last call
   bool is_active() const { return phase_ != Phase::kIdle; }
   Phase phase() const { return phase_; }
   Function* function() const { return function_; }
@@ -47,6 +48,7 @@ class Session final : public tracer::OpSink {
   static void on_raw_access(Link* link);
   void forget_locked(Link* link);       // links_mutex() held
   void drain_from_other_thread();
+  void note_foreign_op() { foreign_ops_.fetch_add(1); }
 
   void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
 
@@ -69,6 +71,7 @@ class Session final : public tracer::OpSink {
     std::string (*autograd_name)() = nullptr;
   };
   Place locate();
+  void adopt_ambient_state();
 
   // ---- looking at the arguments
   std::optional<graph::Reason> collect_operands(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
@@ -129,6 +132,9 @@ class Session final : public tracer::OpSink {
   bool traced_in_this_call_ = false;
   uint64_t call_ = 0;
   uint64_t memo_epoch_ = 0;
+  int threads_ = -1;            // kernels run with this many
+  unsigned float_mode_ = 0;     // of the leading thread: whether denormals are flushed
+  std::atomic<uint64_t> foreign_ops_{0};
   std::optional<bool> decided_;  // what the last plain bool(t) gave
 
   std::vector<OperandView> operands_;
@@ -136,6 +142,9 @@ class Session final : public tracer::OpSink {
   uint64_t hash_ = 0;
   std::vector<Link*> unpublished_;
 };
+
+// Why a tensor cannot take part: nothing for a plain dense CPU tensor.
+std::optional<graph::Reason> why_foreign(const at::Tensor& tensor);
 
 // Switches hooks of other threads: an op there waits for what was asked before.
 void install_foreign_listener();

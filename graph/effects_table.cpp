@@ -59,6 +59,7 @@ const std::unordered_map<std::string, Correction>& corrections() {
       {"aten::resize", as_kind(OpKind::kEager)},
       {"aten::_lazy_clone", as_kind(OpKind::kEager)},
       {"aten::_lazy_clone_alias", as_kind(OpKind::kEager)},
+      {"aten::_efficientzerotensor", as_kind(OpKind::kEager)},
       {"aten::from_file", as_kind(OpKind::kEager)},
       {"aten::_pin_memory", as_kind(OpKind::kEager)},
       {"aten::_assert_async", as_kind(OpKind::kHost)},

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -31,6 +32,7 @@ struct Signature {
   bool aliases_input = false;   // a result shares its storage with an input: run where the user's tensors are
   bool warns = false;
   bool resizes = false;
+  std::optional<Reason> special;  // a result is no plain tensor
 };
 
 struct Edge {

@@ -29,12 +29,17 @@ struct Capture {
   std::exception_ptr error;
 };
 
+// The bits of MXCSR that flush denormals (FTZ and DAZ).
+constexpr unsigned kFloatModeBits = 0x8040;
+
 struct Event {
   graph::Node* node = nullptr;
   const graph::Signature* signature = nullptr;
-  std::vector<c10::IValue> args;     // constants and feeds in their places; for tensor lists their length
+  // Constants and feeds in their places; for tensor lists their length; for tensors None or something else.
+  std::vector<c10::IValue> args;
   std::vector<Operand> operands;     // in the order of signature->inputs
   std::vector<StorageRef> outputs;   // twins of signature->outputs, one for each storage group
+  unsigned float_mode = 0;           // whether denormals are flushed where it was asked
   Capture* capture = nullptr;        // set: the results go back as they come
   void clear() {
     args.clear();

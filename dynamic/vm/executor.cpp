@@ -48,9 +48,15 @@ torch::jit::Stack build_arguments(const Event& event) {
   for (size_t a = 0; a < op.args.size(); ++a) {
     const auto& arg = event.args[a];
     switch (op.args[a].kind) {
-      case ArgKind::kTensor:
-        stack.emplace_back(take());
+      case ArgKind::kTensor: {
+        auto tensor = take();
+        if (arg.isNone() && !tensor.defined()) {
+          stack.emplace_back();
+        } else {
+          stack.emplace_back(std::move(tensor));
+        }
         break;
+      }
       case ArgKind::kTensorList: {
         if (arg.isNone()) {
           stack.emplace_back();

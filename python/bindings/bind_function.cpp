@@ -3,6 +3,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <chrono>
+
 #include "coexec/session.h"
 #include "python/bindings/bind.h"
 
@@ -12,6 +14,7 @@ namespace lockstep::bindings {
 
 using coexec::Function;
 using coexec::Session;
+using coexec::Way;
 
 namespace {
 
@@ -30,6 +33,17 @@ bool try_end(Session& session) {
   END_HANDLE_TH_ERRORS_RET(false)
 }
 
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Measured slower in lockstep, or being measured.
+PyObject* call_eagerly(Function& function, PyObject* callable, PyObject* args, PyObject* kwargs) {
+  function.counters.calls++;
+  function.counters.reasons[static_cast<int>(graph::Reason::slower)]++;
+  return PyObject_Call(callable, args, kwargs);
+}
+
 PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args, PyObject* kwargs) {
   Session& session = Session::of_this_thread();
   if (session.is_active()) {  // a decorated function called by another: part of the outer call
@@ -41,13 +55,22 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
     function.counters.reasons[static_cast<int>(graph::Reason::function_busy)]++;
     return PyObject_Call(callable, args, kwargs);
   }
-  session.begin(function);
-  PyObject* result = PyObject_Call(callable, args, kwargs);
-  if (!result) {
-    end_after_error(session);
-  } else if (!try_end(session)) {
-    Py_CLEAR(result);
+  const Way way = function.is_auto ? function.policy.choose() : Way::kLockstep;
+  const double begin = now_seconds();
+  PyObject* result = nullptr;
+  if (way == Way::kEager) {
+    result = call_eagerly(function, callable, args, kwargs);
+  } else {
+    session.begin(function);
+    result = PyObject_Call(callable, args, kwargs);
+    if (!result) {
+      end_after_error(session);
+    } else if (!try_end(session)) {
+      Py_CLEAR(result);
+    }
   }
+  const bool recorded = way == Way::kLockstep && session.was_recorded();
+  if (function.is_auto && result) function.policy.note(way, now_seconds() - begin, recorded);
   function.is_busy.store(false);
   return result;
 }
@@ -77,6 +100,7 @@ bool prepare(const py::object& self, Callable& callable, const py::args& args, c
     core.counters.reasons[static_cast<int>(graph::Reason::switched_off)]++;
     return false;
   }
+  core.is_auto = settings.first == "auto";
   core.waits_for_errors = settings.second;
   if (core.graph.op_node_count() == 0 && !core.is_busy.load()) self.attr("_name_origins")(args, kwargs);
   return true;
@@ -159,6 +183,7 @@ void bind_function(py::module_& m) {
         f.divergences.clear();
         f.origins.clear();
         f.graph.clear();
+        f.policy = {};
       });
   m.def("is_active", [] { return Session::active_on_this_thread() != nullptr; });
 }

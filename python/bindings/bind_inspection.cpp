@@ -71,6 +71,17 @@ void bind_inspection(py::module_& m) {
     for (const auto& node : f.graph.nodes()) nodes.append(node_of(*node));
     return nodes;
   });
+  m.def("auto_figures", [](const Function& f) {
+    const auto figures = f.policy.figures();
+    py::dict d;
+    d["is_auto"] = f.is_auto;
+    d["way"] = !f.is_auto || figures.way == coexec::Way::kLockstep ? "lockstep" : "eager";
+    d["is_settled"] = figures.is_settled;
+    d["lockstep_seconds"] = figures.lockstep_seconds;
+    d["eager_seconds"] = figures.eager_seconds;
+    d["measurements"] = figures.measurements;
+    return d;
+  });
   m.def("divergences", [](const Function& f) {
     py::list list;
     for (const auto& d : f.divergences)

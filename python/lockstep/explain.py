@@ -12,8 +12,9 @@ _C = load_library()
 class Explanation:
     """What is known of a decorated function. `str()` for people, `to_dict()` and `to_json()` for programs."""
 
-    def __init__(self, name: str, counters: dict, nodes: list, divergences: list):
+    def __init__(self, name: str, counters: dict, nodes: list, divergences: list, auto: dict):
         self.name = name
+        self.auto = auto
         self.counters = counters
         self.divergences = divergences
         self.lines = _by_line(nodes)
@@ -25,6 +26,7 @@ class Explanation:
             "counters": self.counters,
             "lines": self.lines,
             "divergences": self.divergences,
+            "auto": self.auto,
         }
 
     def to_json(self) -> str:
@@ -39,6 +41,11 @@ class Explanation:
             f"  {c['nodes']} nodes in {c['blocks']} blocks, {c['divergences']} divergences, {c['fetches']} fetches, "
             f"{c['waits']} waits ({c['wait_seconds']:.3f} s)",
         ]
+        if self.auto["is_auto"] and self.auto["is_settled"]:
+            text.append(
+                f"  auto chose {self.auto['way']}: lockstep {1e3 * self.auto['lockstep_seconds']:.3f} ms, "
+                f"eager {1e3 * self.auto['eager_seconds']:.3f} ms (medians, measured {self.auto['measurements']} times)"
+            )
         for reason, count in sorted(c["reasons"].items(), key=lambda item: -item[1]):
             text.append(f"  eager: {reason} x {count}: {_C.reasons()[reason]}")
         text.append("")
@@ -81,4 +88,4 @@ def explain(fn) -> Explanation:
         Error: where it is none of these.
     """
     core = core_of(fn, "lockstep.explain")
-    return Explanation(core.name, _C.counters(core), _C.nodes(core), _C.divergences(core))
+    return Explanation(core.name, _C.counters(core), _C.nodes(core), _C.divergences(core), _C.auto_figures(core))
