@@ -92,17 +92,23 @@ def run_compare(
 
 
 def run_single(make: Make, size: str, steps: int, decorate: Callable | None, seed: int) -> Outcome:
-    """Trains one copy, eager or co-executed."""
+    """Trains one copy, eager or co-executed. Counters start after the warm-up."""
     copy = Copy(make, size, seed, decorate)
-    for index in tqdm(range(steps), desc=copy.program.name, unit="step"):
-        copy.advance(index)
     warm_up = min(WARM_UP_STEPS, steps // 2)
+    outcome = Outcome(copy.program.name, [], [], warm_up, steps)
     if decorate is None:
-        return Outcome(copy.program.name, copy.seconds, [], warm_up, steps=steps)
-    import lockstep
+        outcome.eager_seconds = copy.seconds
+    else:
+        outcome.copy_seconds = copy.seconds
+    for index in tqdm(range(steps), desc=copy.program.name, unit="step"):
+        if index == warm_up and decorate is not None:
+            import lockstep
 
-    stats = dict(lockstep.stats(copy.step))
-    return Outcome(copy.program.name, [], copy.seconds, warm_up, steps=steps, stats=stats)
+            lockstep.reset_stats(copy.step)
+        copy.advance(index)
+    if decorate is not None:
+        outcome.stats = dict(lockstep.stats(copy.step))
+    return outcome
 
 
 def _ratio(eager: list[float], copy: list[float]) -> str:

@@ -34,7 +34,7 @@ class Outcome:
 
 def print_table(outcome: Outcome, mode: str) -> None:
     """Prints the result of a run; `mode` is eager, strict or compare."""
-    table = Table(title=f"{outcome.name}: {outcome.steps} steps, {outcome.warm_up} of warm-up")
+    table = Table(title=f"{outcome.name}: step 1 to {outcome.steps}, {outcome.warm_up} of warm-up")
     for column in ("", "eager", "lockstep"):
         table.add_column(column, justify="left" if not column else "right")
     if mode == "compare":

@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))
 
 from samples.common.compare import differences  # noqa: E402
-from samples.common.driver import Copy, lockstep_decorator, run_compare  # noqa: E402
+from samples.common.driver import Copy, lockstep_decorator, main, run_compare  # noqa: E402
+from samples.common.program import Program  # noqa: E402
 from samples.common.streams import RandomStreams, seed_all  # noqa: E402
 
 PROGRAMS = [path.parent.name for path in ROOT.glob("samples/*/program.py")]
@@ -62,7 +63,7 @@ def test_command_line_trains_eagerly_without_options_of_lockstep():
     command = [sys.executable, "samples/bert_cls/main.py", "--mode", "eager", "--size", "small"]
     result = subprocess.run([*command, "--steps", "4"], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert "4 steps" in result.stdout
+    assert "step 1 to 4" in result.stdout
 
 
 def test_command_line_refuses_a_step_count_below_one():
@@ -70,6 +71,21 @@ def test_command_line_refuses_a_step_count_below_one():
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 2
     assert "--steps is 0" in result.stderr
+
+
+def test_a_difference_ends_the_run_with_status_one(capsys):
+    numbers = iter(range(100))
+
+    def make(size, seed):
+        weight = torch.nn.Parameter(torch.ones(2))
+        module = torch.nn.ParameterDict({"weight": weight})
+        return Program("different", lambda index: next(numbers), {"module": module}, {})
+
+    arguments = ["--size", "small", "--steps", "3", "--when", "always"]
+    assert main(make, arguments) == 1
+    shown = capsys.readouterr().out
+    assert "after step 0: returned: 0 and 1" in shown
+    assert "step 1 to 1" in shown
 
 
 def test_differences_compares_bits():
