@@ -62,7 +62,9 @@ def verify(fn: Callable, *args: Any, steps: int = 5, **kwargs: Any) -> Verificat
     import lockstep
 
     if not callable(fn):
-        raise lockstep.Error("verify", "fn", f"{type(fn).__name__} is not callable: give a function")
+        raise lockstep.Error(
+            "verify", "fn", f"{type(fn).__name__} is not callable: give a function"
+        )
     if not isinstance(steps, int) or steps < 1:
         raise lockstep.Error("verify", "steps", f"{steps!r} is not a number of steps from 1 on")
 
@@ -124,7 +126,12 @@ def _run(
 
 
 def _name_first_op(
-    found: Verification, fn: Callable, args: tuple, kwargs: dict, steps: int, wrap: Wrap,
+    found: Verification,
+    fn: Callable,
+    args: tuple,
+    kwargs: dict,
+    steps: int,
+    wrap: Wrap,
     state: tuple,
 ) -> None:
     logs = []
@@ -258,7 +265,9 @@ class Copier:
         made.__dict__.update(fn.__dict__)
         made.__qualname__, made.__module__ = fn.__qualname__, fn.__module__
         self._memo[id(fn)] = made
-        for name, old, new in zip(fn.__code__.co_freevars, fn.__closure__ or (), cells, strict=True):
+        for name, old, new in zip(
+            fn.__code__.co_freevars, fn.__closure__ or (), cells, strict=True
+        ):
             try:
                 new.cell_contents = self._reach(name, old.cell_contents)
             except ValueError:

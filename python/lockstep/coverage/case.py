@@ -1,4 +1,4 @@
-"""What the harness runs: a Case has Programs, a Program makes a Run, a Run is stepped several times.
+"""What the harness runs: a Case has Programs, a Program makes a Run, a Run is stepped.
 
 A case is the unit of isolation (one forked process, one line of the journal): one op with one
 dtype, one module, one optimizer, one model. A program is the unit of comparison: one sample of the

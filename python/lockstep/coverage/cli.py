@@ -75,7 +75,9 @@ def stratified(cases: list[Case], count: int) -> list[Case]:
         by_source.setdefault(case.source, []).append(case)
     chosen: list[Case] = []
     for group in by_source.values():
-        share = max(1, round(count * (len(group) / len(cases)) ** 0.5 / _root_sum(by_source, cases)))
+        share = max(
+            1, round(count * (len(group) / len(cases)) ** 0.5 / _root_sum(by_source, cases))
+        )
         ranked = sorted(group, key=lambda c: hashlib.sha256(c.id.encode()).digest())
         keep = {c.id for c in ranked[:share]}
         chosen += [c for c in group if c.id in keep]
@@ -192,9 +194,9 @@ def _main(args: argparse.Namespace) -> int:
         write_reports(args.out)
         return 0
     if args.shrink:
-        from .random_programs import shrink_and_print
+        from .shrinking import shrink_program
 
-        return shrink_and_print(args.shrink, args.way)
+        return shrink_program(args.shrink)
     cases = select_cases(args)
     if args.list:
         print("\n".join(c.id for c in cases))

@@ -66,7 +66,9 @@ def _error_record(error: BaseException, step: Callable) -> tuple:
     frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
     code = getattr(step, "__code__", None) or getattr(type(step).__call__, "__code__", None)
     if code is not None:
-        starts = [i for i, f in enumerate(frames) if f[0] == code.co_filename and f[2] == code.co_name]
+        starts = [
+            i for i, f in enumerate(frames) if f[0] == code.co_filename and f[2] == code.co_name
+        ]
         frames = frames[starts[0] :] if starts else frames
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
     return (kind, clean(str(error)), frames)

@@ -53,7 +53,9 @@ def as_run(factory: Callable[[], Any], name: str) -> Run:
 
 def state_of(step: Callable) -> dict[str, Any]:
     """What a step can reach by itself: its closure, its defaults and the object it belongs to."""
-    code = getattr(step, "__code__", None) or getattr(getattr(step, "__func__", None), "__code__", None)
+    code = getattr(step, "__code__", None) or getattr(
+        getattr(step, "__func__", None), "__code__", None
+    )
     cells = getattr(step, "__closure__", None) or ()
     state: dict[str, Any] = {}
     if code is not None:

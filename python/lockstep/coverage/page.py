@@ -39,8 +39,21 @@ def _percent(value: float | None) -> str:
 
 
 def _source_table(s: dict[str, Any]) -> str:
-    rows = [_head("source", "cases", *_STATUSES, "median share", "≥ 99 %", "none in graph",
-                  "diverge late", "eager differs", "time / eager: p10", "median", "p90")]
+    rows = [
+        _head(
+            "source",
+            "cases",
+            *_STATUSES,
+            "median share",
+            "≥ 99 %",
+            "none in graph",
+            "diverge late",
+            "eager differs",
+            "time / eager: p10",
+            "median",
+            "p90",
+        )
+    ]
     for name, row in [*s["sources"].items(), ("all", s["all"])]:
         cells: list[tuple[str, Any]] = [("", name), ("", row["cases"])]
         for status in _STATUSES:
@@ -85,7 +98,7 @@ def _distribution(s: dict[str, Any]) -> str:
     if not deciles:
         return ""
     rows = [
-        f'<tr><td>{10 * i} %</td><td>{_percent(d)}</td>'
+        f"<tr><td>{10 * i} %</td><td>{_percent(d)}</td>"
         f'<td class="text"><span class="bar" style="width:{200 * d:.0f}px"></span></td></tr>'
         for i, d in enumerate(deciles)
     ]
@@ -94,8 +107,13 @@ def _distribution(s: dict[str, Any]) -> str:
 
 def _worst(s: dict[str, Any]) -> str:
     rows = [
-        _row([("text", r["case"]), ("", _percent(r["share"])),
-              ("text", ", ".join(f"{k} {n}" for k, n in r["reasons"].items()))])
+        _row(
+            [
+                ("text", r["case"]),
+                ("", _percent(r["share"])),
+                ("text", ", ".join(f"{k} {n}" for k, n in r["reasons"].items())),
+            ]
+        )
         for r in s["worst_shares"][:200]
     ]
     head = _head("case", "share", "reasons")
@@ -120,8 +138,16 @@ def _side_by_side(summaries: dict[str, dict[str, Any]]) -> str:
     if len(summaries) < 2:
         return ""
     sources = list(dict.fromkeys(n for s in summaries.values() for n in s["sources"]))
-    rows = [_head("source", *(f"{w}: {k}" for w in summaries
-                              for k in ("cases", "equal", "wrong", "error", "other", "breaks")))]
+    rows = [
+        _head(
+            "source",
+            *(
+                f"{w}: {k}"
+                for w in summaries
+                for k in ("cases", "equal", "wrong", "error", "other", "breaks")
+            ),
+        )
+    ]
     for name in sources:
         cells: list[tuple[str, Any]] = [("", name)]
         for s in summaries.values():
@@ -139,21 +165,30 @@ def _side_by_side(summaries: dict[str, dict[str, Any]]) -> str:
 
 def html_page(summaries: dict[str, dict[str, Any]]) -> str:
     """The page as text; it loads nothing."""
-    parts = [f"<!doctype html><meta charset=utf-8><title>Lockstep coverage</title>"
-             f"<style>{_STYLE}</style><h1>Lockstep coverage</h1>"]
+    parts = [
+        f"<!doctype html><meta charset=utf-8><title>Lockstep coverage</title>"
+        f"<style>{_STYLE}</style><h1>Lockstep coverage</h1>"
+    ]
     for way, s in summaries.items():
         h = s["header"]
         parts.append(f"<h2>{_e(way)} against eager</h2>")
-        parts.append(f"<p>PyTorch {_e(h.get('torch'))}, Python {_e(h.get('python'))}, "
-                     f"{_e(h.get('started'))}, {_e(s['all']['cases'])} cases</p>")
+        parts.append(
+            f"<p>PyTorch {_e(h.get('torch'))}, Python {_e(h.get('python'))}, "
+            f"{_e(h.get('started'))}, {_e(s['all']['cases'])} cases</p>"
+        )
         parts.append(_source_table(s))
         parts.append(_details("Failures", _failures(s, way)))
         parts.append(_details("Why ops ran eagerly", _reasons(s)))
-        parts.append(_details("Share of ops in the graph, by tenths of the cases", _distribution(s)))
+        parts.append(
+            _details("Share of ops in the graph, by tenths of the cases", _distribution(s))
+        )
         parts.append(_details("Cases below 99 %, worst first", _worst(s)))
         late = ", ".join(s["late_divergences"])
-        parts.append(_details("Cases that diverge after the second call", f"<p>{_e(late)}</p>"
-                              if late else ""))
+        parts.append(
+            _details(
+                "Cases that diverge after the second call", f"<p>{_e(late)}</p>" if late else ""
+            )
+        )
         parts.append(_details("Cases in which eager differs from itself", _self_differs(s)))
         parts.append(_details("Skipped programs", _skips(s)))
     parts.append(_side_by_side(summaries))

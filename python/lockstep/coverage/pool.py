@@ -117,7 +117,7 @@ def _death(child: Child, status: int, program: str, phase: str) -> dict[str, Any
         kind, how = "crash", f"died of {signal.Signals(os.WTERMSIG(status)).name}"
     else:
         kind, how = "crash", f"ended with status {os.waitstatus_to_exitcode(status)}"
-    detail = [f"{how} in phase {phase!r}", *child.error_tail().splitlines()[-14:]]
+    detail = [f"{how} in phase {phase!r}", *child.error_lines()]
     if phase in ("eager", "eager again", "programs"):
         kind, detail[0] = "skip", f"eager itself {how}"
     return {"program": program, "status": kind, "detail": detail}

@@ -101,7 +101,9 @@ def summarize_way(header: dict[str, Any], results: Results) -> dict[str, Any]:
         "failures": [r for r in everything if r.get("failures")],
         "worst_shares": _worst(everything),
         "late_divergences": [r["case"] for r in everything if r.get("late_divergences")],
-        "self_differs": {r["case"]: r["self_differs_in"] for r in everything if "self_differs" in r},
+        "self_differs": {
+            r["case"]: r["self_differs_in"] for r in everything if "self_differs" in r
+        },
         "slowest": _slowest(everything),
     }
 
@@ -117,9 +119,7 @@ def _worst(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _slowest(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     timed = [r for r in results if r.get("eager_s", 0) > 1e-3]
     timed.sort(key=lambda r: -r["way_s"] / r["eager_s"])
-    return [
-        {"case": r["case"], "eager_s": r["eager_s"], "way_s": r["way_s"]} for r in timed[:20]
-    ]
+    return [{"case": r["case"], "eager_s": r["eager_s"], "way_s": r["way_s"]} for r in timed[:20]]
 
 
 def _percent(value: float | None) -> str:
@@ -163,8 +163,10 @@ def _lists(s: dict[str, Any]) -> list[str]:
     if s["reasons"]:
         lines += ["### Why ops ran eagerly", "", "| reason | ops | cases | example |"]
         lines += ["|---|---|---|---|"]
-        lines += [f"| {r['reason']} | {r['count']} | {r['cases']} | {r['example']} |"
-                  for r in s["reasons"]]
+        lines += [
+            f"| {r['reason']} | {r['count']} | {r['cases']} | {r['example']} |"
+            for r in s["reasons"]
+        ]
         lines.append("")
     skips = {f"{n}: {k}": v for n, row in s["sources"].items() for k, v in row["skips"].items()}
     if skips:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -23,7 +24,9 @@ from .judge import judge
 from .ways import create_way
 
 _CORE_BYTES = 0
-_ERROR_TAIL = 1500
+_ERROR_LINES = 24
+_STACK_HEADS = ("Fatal Python error", "Current thread", "Thread 0x", "Traceback")
+_OWN_FRAME = re.compile(r"lockstep/coverage/(judge|worker|pool|cli|__main__)\.py|<frozen runpy>")
 
 
 @dataclass
@@ -66,9 +69,14 @@ class Child:
                 return
             time.sleep(pause)
 
-    def error_tail(self) -> str:
+    def error_lines(self) -> list[str]:
+        """The end of standard error, without this harness's own frames in the stacks."""
         self.errors.seek(0)
-        return self.errors.read().decode(errors="replace")[-_ERROR_TAIL:]
+        text = self.errors.read().decode(errors="replace")
+        lines = [x for x in text.splitlines() if not x.startswith("Extension modules:")]
+        lines = [x for x in lines if not _OWN_FRAME.search(x)]
+        starts = [i for i, x in enumerate(lines) if x.startswith(_STACK_HEADS)]
+        return lines[starts[0] :][:_ERROR_LINES] if starts else lines[-_ERROR_LINES:]
 
 
 def _serve(case: Case, way_name: str, first: int, only: str | None, pipe: int) -> None:

@@ -38,6 +38,7 @@ _PRELOADED = ("torch._dynamo", "torch.utils.checkpoint", "torch.distributed", "t
 _PRELOADED_BY = {
     "transformers": ("transformers.modeling_utils", "transformers.generation.utils"),
     "geometric": ("torch_geometric.nn",),
+    "diffusers": ("diffusers.models",),
     "python": ("torch.func", "asyncio", "torch.nn.attention"),
 }
 

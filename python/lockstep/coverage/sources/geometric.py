@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from ..case import Case, Run, one_program
-from .geometric_table import AGGREGATIONS, LAYERS, MODELS, NORMS, EDGES, NODES, WIDTH
+from .geometric_table import AGGREGATIONS, EDGES, LAYERS, MODELS, NODES, NORMS, WIDTH
 
 CLASSES = 3
 

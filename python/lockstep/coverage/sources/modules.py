@@ -47,9 +47,7 @@ def _programs(info: Any, dtype: torch.dtype, training: bool) -> Iterator[Program
         yield _program(f"{i}/{sample.desc}".rstrip("/"), info, sample, dtype, training)
 
 
-def _program(
-    name: str, info: Any, sample: Any, dtype: torch.dtype, training: bool
-) -> Program:
+def _program(name: str, info: Any, sample: Any, dtype: torch.dtype, training: bool) -> Program:
     built, given = sample.constructor_input, sample.forward_input
 
     def make() -> Run:

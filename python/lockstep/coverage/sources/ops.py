@@ -129,5 +129,3 @@ def _out_program(
         return Run(step, lambda i: (*copy_tree(parts), copy_tree(tuple(targets))))
 
     return Program(name, make, dense=all(is_plain(t) for t in tensors_in(parts)))
-
-

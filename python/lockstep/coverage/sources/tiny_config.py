@@ -17,23 +17,35 @@ WIDTH, HEADS, LAYERS, VOCABULARY, IMAGE, PATCH = 32, 4, 2, 128, 32, 8
 _INTS: list[tuple[str, int]] = [
     (r"vocab_size|.*_vocab_size|vocab_size_.*|codebook_size|num_codes|codebook_dim", VOCABULARY),
     (r"type_vocab_size", 2),
-    (r"max_position_embeddings|n_positions|n_ctx|max_.*_positions|max_sequence_length|block_size"
-     r"|seq_length|max_seq_len|context_length", 128),
+    (
+        r"max_position_embeddings|n_positions|n_ctx|max_.*_positions|max_sequence_length|block_size"
+        r"|seq_length|max_seq_len|context_length",
+        128,
+    ),
     (r"max_2d_position_embeddings", 1024),
     (r"num_key_value_heads|num_kv_heads|.*num_key_value_heads|multi_query_group_num", 2),
     (r"head_dim|d_kv|attention_head_size|.*_head_dim|head_size|d_head|kv_channels", WIDTH // HEADS),
     (r"kv_lora_rank|q_lora_rank|.*lora_rank|time_step_rank|.*_low_rank_dim", 8),
-    (r"(n_|num_)?(experts|local_experts|routed_experts)|num_experts|moe_num_experts|.*num_experts"
-     r"|n_routed_experts|num_local_experts", 4),
+    (
+        r"(n_|num_)?(experts|local_experts|routed_experts)|num_experts|moe_num_experts|.*num_experts"
+        r"|n_routed_experts|num_local_experts",
+        4,
+    ),
     (r"num_experts_per_tok|moe_topk|top_k|moe_top_k|moe_k|num_selected_experts", 2),
     (r"n_shared_experts|num_shared_experts|n_group|topk_group|first_k_dense_replace", 1),
     (r".*(num_hidden_layers|num_layers|n_layers?|_layers|num_blocks|n_blocks|depth)", LAYERS),
     (r".*(num_attention_heads|num_heads|n_heads?|attention_heads|n_head|nhead)", HEADS),
-    (r".*(intermediate_size|ffn_dim|d_ff|n_inner|ffn_hidden_size|feed_forward_dim|mlp_dim"
-     r"|d_inner|dim_feedforward|ffn_size|intermediate_dim|ff_dim)", 2 * WIDTH),
-    (r".*(hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|embed_size|d_embed"
-     r"|hidden_sizes?|projection_dim|embedding_dim|emb_dim|hidden_channels|output_dim|proj_size"
-     r"|projection_size|encoder_dim|decoder_dim|projector_dim|fpn_dim|dim)", WIDTH),
+    (
+        r".*(intermediate_size|ffn_dim|d_ff|n_inner|ffn_hidden_size|feed_forward_dim|mlp_dim"
+        r"|d_inner|dim_feedforward|ffn_size|intermediate_dim|ff_dim)",
+        2 * WIDTH,
+    ),
+    (
+        r".*(hidden_size|hidden_dim|d_model|n_embd|embed_dim|embedding_size|embed_size|d_embed"
+        r"|hidden_sizes?|projection_dim|embedding_dim|emb_dim|hidden_channels|output_dim|proj_size"
+        r"|projection_size|encoder_dim|decoder_dim|projector_dim|fpn_dim|dim)",
+        WIDTH,
+    ),
     (r"patch_size|.*_patch_size", PATCH),
     (r"image_size|input_size|img_size|.*image_size", IMAGE),
     (r"num_mel_bins|feature_size|num_mels", 16),
@@ -50,8 +62,11 @@ _INTS: list[tuple[str, int]] = [
 _LISTS: list[tuple[str, Any]] = [
     (r"depths|layers_per_stage|num_blocks|stage_num_blocks|blocks|num_conv_layers", lambda i: 1),
     (r"num_attention_heads|num_heads|encoder_num_heads", lambda i: 2),
-    (r"hidden_sizes|embed_dims?|encoder_hidden_sizes|embedding_dims|dims|channels"
-     r"|neck_hidden_sizes|stage_out_channels|out_channels", lambda i: 8 * (i + 1)),
+    (
+        r"hidden_sizes|embed_dims?|encoder_hidden_sizes|embedding_dims|dims|channels"
+        r"|neck_hidden_sizes|stage_out_channels|out_channels",
+        lambda i: 8 * (i + 1),
+    ),
     (r"conv_dim|tdnn_dim", lambda i: WIDTH),
 ]
 _KEEP = re.compile(

@@ -71,7 +71,13 @@ def draws_of_three_libraries(w: World):
         with torch.random.fork_rng():
             torch.manual_seed(1)
             a = torch.rand(2)
-        return w.train(h, y), a, torch.rand(2), torch.empty(3).uniform_(), torch.bernoulli(x.sigmoid())
+        return (
+            w.train(h, y),
+            a,
+            torch.rand(2),
+            torch.empty(3).uniform_(),
+            torch.bernoulli(x.sigmoid()),
+        )
 
     return step
 

@@ -71,7 +71,7 @@ def custom_ops_in_python(w: World):
 
 @torch.jit.script
 def _scripted(v: torch.Tensor, n: int) -> torch.Tensor:
-    for i in range(n):
+    for _i in range(n):
         if bool(v.sum() > 0):
             v = v * 0.5
         else:

@@ -82,8 +82,8 @@ def strings(w: World):
     def step(x, y):
         loss = w.train(x, y)
         w.log.append(f"{loss:.6f} {loss.item()!r} {x.shape} {float(x.sum()):>10.3e}")
-        w.log.append("%.4f" % loss.item())
-        w.log.append("{}".format(x[0, :2]))
+        w.log.append("%.4f" % loss.item())  # noqa: UP031
+        w.log.append("{}".format(x[0, :2]))  # noqa: UP032
         w.log.append(repr(w.net[0].bias))
         w.log.append(str(x[:1] > 0))
         return loss
