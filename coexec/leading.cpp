@@ -78,7 +78,8 @@ void Session::on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   const OpInfo& info = graph::op_info(op);
   if (info.kind == OpKind::kComposite) return op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);
   c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
-  if (info.kind == OpKind::kPass) return op.callBoxed(stack);
+  if (info.kind == OpKind::kPass) return op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);
+  keys_ = keys.remove(tracer::kHookKey);
   adopt_ambient_state();
   const Place place = locate();
   auto foreign = collect_operands(info, torch::jit::last(*stack, info.args.size()));
@@ -143,7 +144,8 @@ std::optional<Reason> Session::collect_operands(const OpInfo& op, at::ArrayRef<c
 
 void Session::build_words(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
   words_.clear();
-  words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
+  const bool counts_versions = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
+  words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) | (counts_versions ? 256 : 0));
   size_t next = 0;
   auto append_tensor = [&] {
     const auto& view = operands_[next++];
@@ -199,7 +201,7 @@ std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack) {
   ++native_depth_;
   try {
-    op.handle.callBoxed(stack);
+    op.handle.redispatchBoxed(keys_, stack);  // goes on below the hook: what is above has been done
   } catch (...) {
     --native_depth_;
     throw;
@@ -331,9 +333,14 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   if (signature && signature->special) return run_eagerly(op, stack, node, *signature->special);
   if (signature && (signature->warns || signature->resizes))
     return run_eagerly(op, stack, node, signature->warns ? Reason::warns : Reason::resizes_output);
-  if (!signature && op.returns_out) return run_eagerly(op, stack, node, Reason::resizes_output);
   counters.graph_ops++;
   node->counts.in_graph++;
+  if (!signature && op.writes) {  // sizes and version counters of the user's tensors may change: seen only here
+    drain();
+    settle_operands();
+    run_and_learn(op, stack, node);
+    return;
+  }
   if (signature) node->signature = signature;
   if (signature && signature->aliases_input) {
     settle_operands();
@@ -444,6 +451,13 @@ void Session::fill_event(Event& event, const OpInfo& op, at::ArrayRef<c10::IValu
   for (auto& view : operands_) event.operands.push_back(operand_of(view));
 }
 
+// Kernels that call other ops above the version counters (the foreach family) bump them; the runner's copies do not.
+void Session::bump_versions(const Signature& signature) {
+  for (size_t i = 0; i < signature.version_bumps.size(); ++i)
+    for (int n = signature.version_bumps[i]; n > 0; --n)
+      operands_[i].tensor->unsafeGetTensorImpl()->bump_version();
+}
+
 void Session::note_event(uint64_t number) {
   for (auto& view : operands_) {
     if (!view.link) continue;
@@ -496,6 +510,7 @@ void Session::ask(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
     }
   }
   note_event(number);
+  bump_versions(signature);
   runner_.channel().push();
   torch::jit::drop(*stack, op.args.size());
   for (auto& result : results) stack->push_back(std::move(result));
@@ -543,6 +558,7 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   wait_done(number, /*interruptible=*/false);
   if (capture.error) std::rethrow_exception(capture.error);
   raise_failure();
+  if (known) bump_versions(*known);
 
   std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>> made;
   bool aliases = false;

@@ -42,9 +42,9 @@ void Session::fill_outputs(graph::Signature& signature, const torch::jit::Stack&
   std::vector<const c10::StorageImpl*> groups;
   for (const auto& tensor : fresh) {
     graph::Layout layout;
-    if (tensor.defined())
-      if (auto reason = why_foreign(tensor)) signature.special = reason;
-    if (tensor.defined() && tensor.has_storage()) {
+    if (auto reason = tensor.defined() ? why_foreign(tensor) : std::nullopt) {
+      signature.special = reason;
+    } else if (tensor.defined() && tensor.has_storage()) {
       layout = graph::layout_of(tensor);
       const auto* storage = tensor.storage().unsafeGetStorageImpl();
       size_t group = 0;
@@ -129,6 +129,55 @@ void Session::advance(graph::Node* node, graph::Edge* edge) {
   node->last_call = call_;
 }
 
+// Runs a compute op on the leading thread, where everything it touches is at rest, and remembers what it made of its
+// inputs. Returns whether that was known.
+bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node) {
+  const bool dynamic = has_dynamic_shape(op);
+  node->signature = dynamic ? nullptr : find_signature(op, node);
+  std::unique_ptr<graph::Signature> learned;
+  if (!node->signature && !dynamic) learned = create_signature(op);
+  std::vector<std::pair<at::Tensor, int64_t>> versions;  // of what is written
+  if (learned && op.writes)
+    for (const auto& view : operands_) {
+      const bool counts = view.is_written && !view.tensor->is_inference();
+      versions.emplace_back(counts ? *view.tensor : at::Tensor(), counts ? view.tensor->_version() : 0);
+    }
+  const bool warned = run_watching_warnings(op, stack);
+  const auto results = torch::jit::last(*stack, op.returns.size()).vec();
+  if (learned) {
+    fill_outputs(*learned, results);
+    learned->warns = warned;
+    learned->resizes = output_was_resized(*learned, results);
+    for (const auto& [tensor, before] : versions) {
+      const auto bumps = tensor.defined() ? tensor._version() - before : 0;
+      learned->version_bumps.push_back(static_cast<int8_t>(bumps));
+    }
+    node->signature = dynamic::ShapeMemo::instance().insert(std::move(learned));
+    link_results(op, results, *node);
+    return false;
+  }
+  link_results(op, results, *node);
+  return !dynamic;
+}
+
+// Fresh results get their twins at once: so they are known as values of this call.
+void Session::link_results(const OpInfo& op, const torch::jit::Stack& results, const graph::Node& node) {
+  uint16_t output = 0;
+  for (const auto& tensor : dynamic::fresh_results(op, results)) {
+    if (tensor.defined() && !why_foreign(tensor) && tensor.has_storage()) {
+      auto* storage = tensor.storage().unsafeGetStorageImpl();
+      if (!link_of(storage) && owns_plain_memory(storage)) {
+        Link* link = link_storage(storage);
+        link->session = this;
+        link->producer = node.id;
+        link->output = output;
+        link->call = call_;
+      }
+    }
+    ++output;
+  }
+}
+
 void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
                        std::optional<Reason> foreign) {
   const auto args = torch::jit::last(*stack, op.args.size());
@@ -140,41 +189,14 @@ void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& 
   node->counts.reasons[static_cast<int>(reason)]++;
   node->counts.eager++;
   settle_operands();
-
-  std::unique_ptr<graph::Signature> learned;
+  backward_.note_forward(node, function_->serial);
   if (op.kind == OpKind::kCompute && !foreign) {
     build_words(op, args);
-    node->signature = find_signature(op, node);
-    if (!node->signature) {
-      learned = create_signature(op);
-      known = false;
-    }
+    known &= run_and_learn(op, stack, node);
+  } else {
+    run_natively(op, stack);
   }
-  backward_.note_forward(node, function_->serial);
-  const bool warned = run_watching_warnings(op, stack);
   const auto results = torch::jit::last(*stack, op.returns.size());
-  if (learned && !has_dynamic_shape(op)) {
-    fill_outputs(*learned, results.vec());
-    learned->warns = warned;
-    learned->resizes = output_was_resized(*learned, results);
-    node->signature = dynamic::ShapeMemo::instance().insert(std::move(learned));
-  }
-  if (op.kind == OpKind::kCompute && !foreign) {
-    uint16_t output = 0;
-    for (const auto& tensor : dynamic::fresh_results(op, results.vec())) {
-      if (tensor.defined() && tensor.has_storage()) {
-        auto* storage = tensor.storage().unsafeGetStorageImpl();
-        if (!link_of(storage) && owns_plain_memory(storage)) {
-          Link* link = link_storage(storage);
-          link->session = this;
-          link->producer = node->id;
-          link->output = output;
-          link->call = call_;
-        }
-      }
-      ++output;
-    }
-  }
   if (op.kind == OpKind::kHost && node->is_plain_bool && results.size() == 1 && results[0].isScalar())
     decided_ = results[0].toScalar().to<bool>();
   if (op.kind == OpKind::kHost) {

@@ -176,6 +176,11 @@ void Session::wait_for_readers(Link& link) {
   wait_for(link);
 }
 
+void Session::note_fetch() {
+  function_->counters.fetches++;
+  cursor_->counts.fetched++;
+}
+
 void Session::on_raw_access(Link* link) {
   Session* leader = active_on_this_thread();
   if (link->session) link->session->wait_done(link->read, /*interruptible=*/false);

@@ -48,6 +48,7 @@ class Session final : public tracer::OpSink {
   static void on_raw_access(Link* link);
   void forget_locked(Link* link);       // links_mutex() held
   void drain_from_other_thread();
+  void note_fetch();  // a value was read through a wrapped entry point
   void note_foreign_op() { foreign_ops_.fetch_add(1); }
 
   void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
@@ -104,11 +105,14 @@ class Session final : public tracer::OpSink {
                   graph::Node* node, const graph::Signature* signature);
   dynamic::Operand operand_of(OperandView& view);
   void note_event(uint64_t number);
+  void bump_versions(const graph::Signature& signature);
   at::Tensor wrap_result(const at::Tensor& result, graph::Node* node, size_t index,
                          std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>>& made,
                          bool* aliases);
   void run_natively(const graph::OpInfo& op, torch::jit::Stack* stack);
   bool run_watching_warnings(const graph::OpInfo& op, torch::jit::Stack* stack);
+  bool run_and_learn(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node);
+  void link_results(const graph::OpInfo& op, const torch::jit::Stack& results, const graph::Node& node);
   void run_eagerly(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node, graph::Reason reason);
   void settle_operands();
 
@@ -140,6 +144,7 @@ class Session final : public tracer::OpSink {
   std::vector<OperandView> operands_;
   graph::SignatureWords words_;
   uint64_t hash_ = 0;
+  c10::DispatchKeySet keys_;  // of the op at the hook: where it goes on
   std::vector<Link*> unpublished_;
 };
 

@@ -32,6 +32,7 @@ struct Signature {
   bool aliases_input = false;   // a result shares its storage with an input: run where the user's tensors are
   bool warns = false;
   bool resizes = false;
+  std::vector<int8_t> version_bumps;  // by input, of a written one, beyond what happens above the hook; or empty
   std::optional<Reason> special;  // a result is no plain tensor
 };
 
