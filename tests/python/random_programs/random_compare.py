@@ -36,7 +36,7 @@ class Walk:
         elif isinstance(value, np.ndarray):
             self.add(path, ("array", value.dtype.str, value.shape, value.strides, value.tobytes()))
         elif isinstance(value, (float, np.floating)):
-            self.add(path, (type(value).__name__, np.float64(value).tobytes(), float(value)))
+            self.add(path, (type(value).__name__, np.float64(value).tobytes(), repr(value)))
         elif isinstance(value, (list, tuple)):
             self.add(path, (type(value).__name__, len(value)))
             for index, item in enumerate(value):
@@ -50,7 +50,13 @@ class Walk:
         elif isinstance(value, torch.optim.Optimizer):
             self.value(f"{path}.groups", [dict(group, params=0) for group in value.param_groups])
             self.value(f"{path}.state", dict(value.state))
-        elif hasattr(value, "__dict__") and not callable(value):
+        elif isinstance(value, torch.nn.Module):
+            self.value(f"{path}.parameters", dict(value.named_parameters()))
+            self.value(f"{path}.buffers", dict(value.named_buffers()))
+            self.add(path, repr(value))
+        elif callable(value):
+            self.add(path, type(value).__name__)
+        elif hasattr(value, "__dict__"):
             for name, item in vars(value).items():
                 self.value(f"{path}.{name}", item)
         else:

@@ -9,14 +9,22 @@ import linecache
 import types
 
 import random_control
+import random_hazards  # noqa: F401  (registers statements)
+import random_layers  # noqa: F401  (registers expressions)
 from random_expressions import tensor
 from random_source import Source, Variable
 
 HEADER = '''\
 """Random program, seed {seed}."""
 
+import copy
+import ctypes
+import io
+import pickle
 import random
 import traceback
+import warnings
+import weakref
 
 import numpy as np
 import torch
@@ -38,9 +46,50 @@ class Scaled(torch.autograd.Function):
         return g * ctx.factor + 0 * t, None, None
 
 
+class Logged:
+    """A context manager of the user's, with ops and effects on the way in and out."""
+
+    def __init__(self, s):
+        self.s = s
+
+    def __enter__(self):
+        self.s.log.append(float((self.s.buffer * 2).sum()))
+
+    def __exit__(self, kind, error, where):
+        self.s.buffer.add_(0.1)
+        self.s.log.append((str(kind), self.s.buffer.sum().item()))
+
+
+def under(context, compute):
+    with context:
+        return compute()
+
+
+def in_double(compute):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return compute()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def peek(t):
+    """The first number of a float tensor, read through its raw pointer."""
+    t = t.float().contiguous()
+    return ctypes.c_float.from_address(t.data_ptr()).value if t.numel() else None
+
+
+def saved(t):
+    file = io.BytesIO()
+    torch.save(t, file)
+    return torch.load(io.BytesIO(file.getvalue()))
+
+
 class State:
     def weights(self):
-        return [value for value in vars(self).values() if isinstance(value, torch.nn.Parameter)]
+        found = list(vars(self).values()) + list(self.norm.parameters())
+        return [value for value in found if isinstance(value, torch.nn.Parameter)]
 
 
 def lines(error):
@@ -59,7 +108,11 @@ def start():
     s.view, s.window = None, None
     s.array = np.arange(12, dtype=np.float32).reshape(3, 4)
     s.generator = torch.Generator().manual_seed(5)
-{parameters}    return s
+    s.callbacks, s.weak, s.box, s.pending = [], lambda: None, None, None
+    s.norm, s.drop = torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.2)
+    s.recurrent, s.bag = torch.nn.LSTM(4, 4, batch_first=True), torch.nn.EmbeddingBag(4, 4)
+    s.attention = torch.nn.MultiheadAttention(4, 2)
+{layers}{parameters}    return s
 
 
 def inputs(call):
@@ -86,6 +139,10 @@ OPTIMIZERS = (
     "Adagrad(s.weights(), lr=0.05)",
     "Adam(s.weights(), lr=0.01, foreach=True)",
 )
+FROZEN = """\
+    for layer in (s.norm, s.recurrent, s.bag, s.attention):
+        layer.requires_grad_(False)
+"""
 BETWEEN = (
     "pass",
     "pass",
@@ -110,8 +167,13 @@ def program_text(seed):
             parameters += f"    s.{name} = torch.nn.Parameter(torch.randn{shape} * 0.5)\n"
         parameters += f"    s.optimizer = torch.optim.{rng.choice(OPTIMIZERS)}\n"
     rows = rng.choices(("(2, 3, 5)", "(4,)", "(9000, 10000)"), (12, 8, 0.6))[0]
+    layers = "" if source.autograd else FROZEN
     header = HEADER.format(
-        seed=seed, parameters=parameters, rows=rows, between=f"    {rng.choice(BETWEEN)}"
+        seed=seed,
+        parameters=parameters,
+        layers=layers,
+        rows=rows,
+        between=f"    {rng.choice(BETWEEN)}",
     )
     for _ in range(rng.choice((0, 1, 1, 2, 3))):
         helper(source)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo  # noqa: F401  (optimizers import these when first used: once here, not per child)
+import torch.distributed.tensor  # noqa: F401
 from random_compare import first_difference, snapshot
 from random_program import load, program_text
 
