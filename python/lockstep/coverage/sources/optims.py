@@ -71,7 +71,9 @@ def _program(name: str, info: Any, kwargs: dict, dtype: torch.dtype, schedulers:
         step = _step(net, optimizer, followers, info.step_requires_closure)
         return Run(step, lambda i: batches[i], state=(net, optimizer), calls=6)
 
-    return Program(name, make, dense=not sparse)
+    # RAdam changes its way after five steps, LBFGS by what it finds
+    repeats = info.optim_cls.__name__ not in ("RAdam", "LBFGS")
+    return Program(name, make, dense=not sparse, repeats=repeats)
 
 
 def _batch(sparse: bool, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
