@@ -13,6 +13,7 @@
 #include "coexec/session.h"
 #include "coexec/value_check.h"
 #include "dynamic/shape_memo.h"
+#include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 
 namespace lockstep::coexec {
@@ -28,7 +29,7 @@ using graph::Signature;
 
 namespace {
 
-constexpr int64_t kHostElements = 64;  // a result this small, of inputs at rest, is computed at once
+constexpr int64_t kHostElements = 256;  // a result this small, of inputs at rest, is computed at once
 
 const c10::DispatchKeySet& plain_keys() {
   static const auto keys = [] {
@@ -305,6 +306,12 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
       counters.graph_ops++;
       node->counts.in_graph++;
       return run_natively(op, stack);
+    case OpKind::kAllocate: {
+      counters.graph_ops++;
+      node->counts.in_graph++;
+      dynamic::PoolScope pool;
+      return run_natively(op, stack);
+    }
     case OpKind::kHost:
       counters.graph_ops++;
       counters.fetches++;

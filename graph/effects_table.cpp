@@ -35,6 +35,13 @@ const std::unordered_map<std::string, Correction>& corrections() {
       {"aten::_reshape_alias", as_kind(OpKind::kView)},
       {"aten::lift", as_kind(OpKind::kView)},
       {"aten::lift_fresh", as_kind(OpKind::kView)},
+      // memory without contents
+      {"aten::empty", as_kind(OpKind::kAllocate)},
+      {"aten::empty_like", as_kind(OpKind::kAllocate)},
+      {"aten::empty_strided", as_kind(OpKind::kAllocate)},
+      {"aten::empty_permuted", as_kind(OpKind::kAllocate)},
+      {"aten::new_empty", as_kind(OpKind::kAllocate)},
+      {"aten::new_empty_strided", as_kind(OpKind::kAllocate)},
       // host values that need no data
       {"aten::_has_compatible_shallow_copy_type", as_kind(OpKind::kHostMeta)},
       {"aten::is_same_size", as_kind(OpKind::kHostMeta)},
@@ -144,8 +151,10 @@ bool draws_with_constants(const std::string& name) {
 }  // namespace
 
 void correct_effects(OpInfo& info) {
+  const OpKind declared = info.kind;
   const auto base = info.name.substr(0, info.name.find('.'));
   if (auto found = corrections().find(base); found != corrections().end()) found->second(info);
+  if (info.kind == OpKind::kAllocate && info.writes) info.kind = declared;  // out= variants
   info.bool_index_is_dynamic = base == "aten::index" || base == "aten::_unsafe_index";
   if (info.draws) info.layout_from_scalars = true;  // bad scalars raise: only values seen before run behind
   if (info.name == "aten::bernoulli_.float" || info.name == "aten::bernoulli.p" ||

@@ -18,6 +18,7 @@ enum class OpKind : uint8_t {
   kMetadata,     // changes sizes or strides of its input in place, no data
   kHostMeta,     // returns host values that depend on metadata alone
   kHost,         // returns host values that depend on data
+  kAllocate,     // returns memory without contents: at once, since code above the hook may fill it by pointer
   kEager,        // moves storages about: runs alone, everything else at rest
   kCompute,      // reads and writes tensors
 };

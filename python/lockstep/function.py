@@ -140,6 +140,8 @@ def core_of(fn, where: str):
     if isinstance(fn, types.MethodType):
         fn = fn.__func__
     core = getattr(fn, "core", None)
+    if core is None and is_disabled() and callable(fn):
+        return _C.Function()  # nothing was decorated: nothing has happened
     if not isinstance(core, _C.Function):
         raise Error("not_decorated", where, f"{fn!r} is not decorated: put @lockstep.function on it")
     return core
