@@ -12,7 +12,11 @@ FEATURES, CLASSES, ROWS = 6, 3, 5
 def small_net(dropout=0.25):
     """Linear, BatchNorm, Tanh, Dropout, Linear: parameters, buffers and a draw. [rows, 6] -> 3."""
     return nn.Sequential(
-        nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, CLASSES)
+        nn.Linear(FEATURES, 8),
+        nn.BatchNorm1d(8),
+        nn.Tanh(),
+        nn.Dropout(dropout),
+        nn.Linear(8, CLASSES),
     )
 
 

@@ -1,4 +1,4 @@
-"""Names of the fallback reasons that the tests of the items marked (named) look for in the stats."""
+"""Names of the fallback reasons that tests of the items marked (named) look for in the stats."""
 
 from typing import NamedTuple
 

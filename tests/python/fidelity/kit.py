@@ -1,4 +1,4 @@
-"""Comparison kit of the fidelity tests: a case runs eagerly and in lockstep, and all that shows is compared.
+"""Comparison kit: a case runs eagerly and in lockstep, and all that shows is compared.
 
 A case is made twice from one seed, once per way of running. After every call the kit takes a
 snapshot: the result or the exception, what the case declared as its state, and the generators of
@@ -17,6 +17,7 @@ from pathlib import Path
 import lockstep
 import numpy as np
 import torch
+
 from snapshot import Snapshot, differences
 
 OPTIONS = {"numerics": "strict", "when": "always"}

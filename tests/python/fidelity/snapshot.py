@@ -131,7 +131,9 @@ def data_bytes(tensor):
             return tuple(data_bytes(part) for part in parts)
         if tensor.is_quantized:
             return (tensor.q_scale(), tensor.q_zero_point(), data_bytes(tensor.int_repr()))
-        copy = tensor.detach().as_subclass(torch.Tensor).clone(memory_format=torch.contiguous_format)
+        copy = (
+            tensor.detach().as_subclass(torch.Tensor).clone(memory_format=torch.contiguous_format)
+        )
         copy = copy.resolve_conj().resolve_neg()
         copy = torch.view_as_real(copy) if copy.is_complex() else copy
         return copy.reshape(-1).view(torch.uint8).numpy().tobytes()

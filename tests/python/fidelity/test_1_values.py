@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import batch, small_net, train
-from kit import Case, check
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cases import batch, small_net, train
+from kit import Case, check
 
 item = pytest.mark.item
 
@@ -99,7 +100,9 @@ def test_buffers():
 
 
 @item("1.optimizer-state")
-@pytest.mark.parametrize("options", [{"amsgrad": True}, {"weight_decay": 0.1}, {"capturable": False}])
+@pytest.mark.parametrize(
+    "options", [{"amsgrad": True}, {"weight_decay": 0.1}, {"capturable": False}]
+)
 def test_optimizer_state(options):
     shots = check(lambda run: _training(run, **options), calls=6)
     state = shots[-1]["state"]["opt"]["state"]

@@ -13,10 +13,11 @@ import pytest
 import scipy.linalg
 import scipy.special
 import torch
-from cases import busy
-from kit import Case, check
 from PIL import Image
 from torch import nn
+
+from cases import busy
+from kit import Case, check
 
 item = pytest.mark.item
 pytestmark = [
@@ -172,7 +173,9 @@ def test_c_extension_writes_through_the_raw_pointer(raw_pointer, target):
 
 
 @item("2.numpy-array-taken-earlier")
-@pytest.mark.parametrize("taken", ["before all calls", "in the call", "through DLPack", "by pointer"])
+@pytest.mark.parametrize(
+    "taken", ["before all calls", "in the call", "through DLPack", "by pointer"]
+)
 def test_numpy_array_read_after_optimizer_step(raw_pointer, taken):
     def make(run):
         layer = nn.Linear(6, 3)
@@ -201,7 +204,9 @@ def test_numpy_array_read_after_optimizer_step(raw_pointer, taken):
 
 
 @item("2.from-numpy-overwritten")
-@pytest.mark.parametrize("made", ["in the call", "before the call", "as_tensor", "frombuffer", "view"])
+@pytest.mark.parametrize(
+    "made", ["in the call", "before the call", "as_tensor", "frombuffer", "view"]
+)
 def test_buffer_overwritten_right_after_the_op_was_asked(made):
     def make(run):
         buffer = np.zeros((4, 3), np.float32)

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+
 from cases import busy
 from kit import Case, check
 from programs import run_program
@@ -186,7 +187,9 @@ def test_warnings(trouble):
         shown = []
 
         def show(message, category, filename, lineno, file=None, line=None):
-            shown.append((str(message).split(" (Triggered")[0], category.__name__, filename, lineno))
+            shown.append(
+                (str(message).split(" (Triggered")[0], category.__name__, filename, lineno)
+            )
 
         warnings.showwarning = show
         return _warn, {"shown": shown}

@@ -12,9 +12,10 @@ import lockstep
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+
 from cases import batch, busy, small_net
 from kit import OPTIONS, Case, check
-from torch import nn
 
 item = pytest.mark.item
 ERRORS = (RuntimeError, IndexError, ValueError, TypeError, KeyError, AssertionError)
@@ -131,7 +132,9 @@ def _check_failing(fail, handler):
         lambda run: _failing_case(fail, handler, run), calls=6, raises=ERRORS, share=0.5
     )  # a share of a half: an op that may fail is computed at once, and backward may not be reached
     caught_inside = handler == "function"
-    assert ["error" in shot for shot in shots] == [not caught_inside and n % 2 == 1 for n in range(6)]
+    assert ["error" in shot for shot in shots] == [
+        not caught_inside and n % 2 == 1 for n in range(6)
+    ]
     assert sum(type(entry) is list for entry in shots[-1]["state"]["log"][1:]) == 3
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+
 from cases import batch, busy, small_net, train
 from expected_reasons import EXPECTED
 from kit import Case, check
-from torch import nn
 
 item = pytest.mark.item
 
@@ -46,7 +47,11 @@ def test_autocast_with_grad_scaler(cache):
 def test_channels_last():
     def make(run):
         net = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 1)
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 4, 1),
         ).to(memory_format=torch.channels_last)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
@@ -156,7 +161,15 @@ def test_bool():
             mask = (x > 0) & ~(x > 1) | (labels == 1)[:, None]
             mask[0] ^= True
             chosen, filled = x[mask], x.masked_fill(mask, -1)
-            return mask, chosen, filled, mask.any(1), mask.all(), mask.sum(), torch.where(mask, x, 0)
+            return (
+                mask,
+                chosen,
+                filled,
+                mask.any(1),
+                mask.all(),
+                mask.sum(),
+                torch.where(mask, x, 0),
+            )
 
         return Case(step, batch)
 
@@ -173,7 +186,15 @@ def test_empty_tensors():
             out = layer(none)
             out.sum().backward()
             joined = torch.cat([none, x, torch.empty(0)])
-            return out, joined, none.mean(), none.sum(0), x[labels > 9], torch.zeros(0, 3).prod(), out.T
+            return (
+                out,
+                joined,
+                none.mean(),
+                none.sum(0),
+                x[labels > 9],
+                torch.zeros(0, 3).prod(),
+                out.T,
+            )
 
         return Case(step, lambda n: (*batch(), n % 2), layer=layer)
 
@@ -350,7 +371,9 @@ def test_ops_of_other_namespaces():
     def make(run):
         def step(x, labels):
             work = busy(x)[:5, :6] * x
-            made = torch.ops.prims.sin(work) + torch.ops.prims.broadcast_in_dim(work[0], (5, 6), (1,))
+            made = torch.ops.prims.sin(work) + torch.ops.prims.broadcast_in_dim(
+                work[0], (5, 6), (1,)
+            )
             linear = torch.ops.mkldnn._linear_pointwise(work, x, None, "relu", [], "")
             return made, linear
 
@@ -430,4 +453,6 @@ def test_scripted_callee(kind):
 
         return Case(step, batch, weight=weight)
 
-    check(make, calls=6, share=0.5)  # the profiling executor changes what it runs in its first calls
+    check(
+        make, calls=6, share=0.5
+    )  # the profiling executor changes what it runs in its first calls

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from kit import Case, check, check_whole
-from programs import run_program
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
+
+from kit import Case, check, check_whole
+from programs import run_program
 
 item = pytest.mark.item
 
@@ -37,7 +38,9 @@ def test_recurrent_nets_with_packed_sequences(kind, state, options):
             out, last = net(packed, given if state == "given" else None)
             padded, sizes = pad_packed_sequence(out, batch_first=True)
             pairs = pack_sequence([padded[0], padded[0][:1]])
-            loss = padded.square().sum() + sum(v.sum() for v in (last if kind is nn.LSTM else [last]))
+            loss = padded.square().sum() + sum(
+                v.sum() for v in (last if kind is nn.LSTM else [last])
+            )
             loss.backward()
             optimizer.step()
             return padded, sizes, last, pairs.data, pairs.batch_sizes
@@ -83,7 +86,9 @@ def test_transformer():
             mask = net.generate_square_subsequent_mask(target.shape[1])
             padding = torch.zeros(source.shape[:2], dtype=torch.bool)
             padding[0, -1] = True
-            out = net(source, target, tgt_mask=mask, src_key_padding_mask=padding, tgt_is_causal=True)
+            out = net(
+                source, target, tgt_mask=mask, src_key_padding_mask=padding, tgt_is_causal=True
+            )
             out.square().mean().backward()
             optimizer.step()
             return out
@@ -212,7 +217,9 @@ def test_ctc_loss(targets_are):
 
 
 @item("8.transformers-trainer")
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
+)
 def test_step_driven_by_the_trainer_of_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
@@ -225,7 +232,8 @@ def test_step_driven_by_the_trainer_of_transformers(tmp_path):
         transformers.set_seed(5)
         model = transformers.BertForSequenceClassification(config)
         data = [
-            {"input_ids": torch.randint(0, 40, (8,)), "labels": torch.tensor(n % 3)} for n in range(24)
+            {"input_ids": torch.randint(0, 40, (8,)), "labels": torch.tensor(n % 3)}
+            for n in range(24)
         ]
         arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path / str(run.is_lockstep)), max_steps=6, logging_steps=2,
