@@ -166,7 +166,7 @@ def program_text(seed):
         for name, shape in source.parameters.items():
             parameters += f"    s.{name} = torch.nn.Parameter(torch.randn{shape} * 0.5)\n"
         parameters += f"    s.optimizer = torch.optim.{rng.choice(OPTIMIZERS)}\n"
-    rows = rng.choices(("(2, 3, 5)", "(4,)", "(9000, 10000)"), (12, 8, 0.6))[0]
+    rows = rng.choices(("(2, 3, 5)", "(4,)", "(1200, 1500)"), (12, 8, 0.6))[0]
     layers = "" if source.autograd else FROZEN
     header = HEADER.format(
         seed=seed,

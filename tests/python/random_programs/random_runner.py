@@ -24,7 +24,7 @@ from random_program import load, program_text
 CALLS = 6
 PYTHON_FOLDER = Path(__file__).resolve().parents[3] / "python"
 if str(PYTHON_FOLDER) not in sys.path:
-    sys.path.insert(0, str(PYTHON_FOLDER))
+    sys.path.append(str(PYTHON_FOLDER))
 
 
 def restore(states):
@@ -69,7 +69,10 @@ def run_eager(text, name, calls):
 
 
 def check_program(text, name="program", calls=CALLS, options=None, stats=None):
-    """None, or what differs first between eager and lockstep, as a dict with `kind` and `text`."""
+    """None, or what differs first between eager and lockstep, as a dict with `kind` and `text`.
+
+    options: knobs; and `session=True` for one session around all calls instead of the decorator.
+    """
     import lockstep
 
     before = current()
@@ -77,19 +80,26 @@ def check_program(text, name="program", calls=CALLS, options=None, stats=None):
     restore(before)
     module = load(text, name)
     state = module.start()
-    step = lockstep.function(
-        module.step, **{"numerics": "strict", "when": "always", **(options or {})}
-    )
-    for call in range(calls):
-        found = run_call(module, state, step, call)
-        difference = first_difference(expected[call], found)
+    knobs = {"numerics": "strict", "when": "always", **(options or {})}
+    if knobs.pop("session", False):
+        with lockstep.session(**knobs) as counted:
+            failure = compare_calls(module, state, module.step, expected)
+    else:
+        counted = lockstep.function(module.step, **knobs)
+        failure = compare_calls(module, state, counted, expected)
+    if stats is not None:
+        for key, value in lockstep.stats(counted).items():
+            if isinstance(value, (int, float)):
+                stats[key] = stats.get(key, 0) + value
+    return failure
+
+
+def compare_calls(module, state, step, expected):
+    for call, eager in enumerate(expected):
+        difference = first_difference(eager, run_call(module, state, step, call))
         if difference:
             kind = difference.split(" differs", 1)[0].split("[", 1)[0]
             return {"kind": kind, "text": f"call {call}: {difference}"}
-    if stats is not None:
-        for key, value in lockstep.stats(step).items():
-            if isinstance(value, (int, float)):
-                stats[key] = stats.get(key, 0) + value
     return None
 
 

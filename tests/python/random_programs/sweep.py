@@ -37,6 +37,7 @@ def parse_arguments():
     parser.add_argument(
         "--without", action="append", default=[], help="skip programs with this text"
     )
+    parser.add_argument("--session", action="store_true", help="one session around all calls")
     parser.add_argument("--option", action="append", default=[], metavar="KNOB=VALUE")
     return parser.parse_args()
 
@@ -59,6 +60,7 @@ def wanted(seeds, arguments):
 def command(arguments, seed, alone):
     start, count = (seed, 1) if alone else (arguments.start, seed - arguments.start + 1)
     options = "".join(f" --option {pair}" for pair in arguments.option)
+    options += " --session" * arguments.session
     return f"python {sys.argv[0]} --start {start} --count {count} --chunk {count}{options} --show"
 
 
@@ -89,7 +91,7 @@ def report(arguments, seed, failure, options):
 
 def main():
     arguments = parse_arguments()
-    options = options_of(arguments.option)
+    options = options_of(arguments.option) | ({"session": True} if arguments.session else {})
     random_compare.IGNORED += arguments.ignore
     chunks = [
         wanted(
