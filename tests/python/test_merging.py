@@ -1,0 +1,339 @@
+"""Traces merge into one graph, linear in the program: branches, loops and recursion.
+
+Every case is run eagerly and in lockstep with the same random choices, and each result is compared
+bit for bit. Counts of nodes, traced calls and divergences show that ways join again.
+"""
+
+import inspect
+import itertools
+import random
+import sys
+
+import lockstep
+import pytest
+import torch
+from both_ways import bits, divergences_of_second_pass, run_both
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Kernels run on one thread: the tensors are tiny."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# ---- branches
+
+
+def twelve_branches(x, coins):
+    h = x
+    h = h.sin() if coins[0] else h.cos()
+    h = h * 2.0 if coins[1] else h + 1.0
+    h = h.tanh() if coins[2] else h.sigmoid()
+    h = h - 0.5 if coins[3] else h / 3.0
+    h = h.abs() if coins[4] else h.neg()
+    h = h.exp() if coins[5] else h.square()
+    h = h.relu() if coins[6] else h.erf()
+    h = h.clamp(-1.0, 1.0) if coins[7] else h.atan()
+    h = h.t() if coins[8] else h.flip(0)
+    h = h + x if coins[9] else h * x
+    h = h.cumsum(0) if coins[10] else h.softmax(0)
+    h = h.log1p() if coins[11] else h.expm1()
+    return h.sum()
+
+
+OPS_OF_TWELVE_BRANCHES = 2 * 12 + 1
+
+
+def test_twelve_branches_converge():
+    rng = random.Random(3)
+    x = torch.randn(4, 4)
+    calls = [(x, [rng.random() < 0.5 for _ in range(12)]) for _ in range(500)]
+    assert len({tuple(coins) for _, coins in calls}) > 400
+    at_400 = {}
+
+    def look(fast, i):
+        if i == 399:
+            at_400.update(lockstep.stats(fast))
+
+    fast = run_both(twelve_branches, calls, look)
+    stats = lockstep.stats(fast)
+    assert stats["calls"] == 500
+    assert stats["traced_calls"] <= 60, stats
+    assert stats["nodes"] <= 3 * OPS_OF_TWELVE_BRANCHES, stats
+    assert stats["divergences"] == at_400["divergences"], "diverged in the last 100 calls"
+
+
+def test_branches_with_backward_converge():
+    weight = torch.randn(4, 4, requires_grad=True)
+
+    def step(x, coins):
+        weight.grad = None
+        h = x
+        for i in range(3):
+            h = (h @ weight).tanh() if coins[i] else (h * weight).relu()
+        if coins[3]:
+            h = h.sin()
+        h.sum().backward()
+        return h, weight.grad.clone()
+
+    every_way = list(itertools.product([False, True], repeat=4))
+    calls = [(torch.randn(4, 4), coins) for coins in every_way]
+    assert divergences_of_second_pass(step, calls) == 0
+
+
+def test_an_operand_that_varies():
+    def choose(a, b, flag):
+        h = a if flag else b
+        return h * 2 + h.exp()
+
+    a, b = torch.randn(3), torch.randn(3)
+    calls = [(a, b, i % 3 == 0) for i in range(12)]
+    fast = run_both(choose, calls)
+    stats = lockstep.stats(fast)
+    assert stats["divergences"] == 0 and stats["traced_calls"] == 1, stats
+
+
+def test_an_operand_made_in_one_of_two_places():
+    def choose(x, flag):
+        first = x.sin()
+        second = x.cos()
+        h = first if flag else second
+        h.mul_(3)
+        return first, second, h + 1
+
+    calls = [(torch.randn(3), i % 2 == 0) for i in range(8)]
+    fast = run_both(choose, calls)
+    assert lockstep.stats(fast)["divergences"] == 0
+
+
+def test_the_same_tensor_twice():
+    def combine(a, b):
+        a = a.clone()
+        a.add_(b)
+        return a, a * b
+
+    def in_place(a, b):
+        a.add_(1)
+        b.mul_(2)
+        return a + b
+
+    a, b = torch.randn(5), torch.randn(5)
+    pairs = [(a, b), (a, b), (a, a), (b, b), (a, b), (b, a), (a, a)]
+    run_both(combine, pairs)
+    fast = lockstep.function(in_place, when="always")
+    for same in (False, False, True, True, False, True):
+        mine = [torch.arange(4.0), torch.ones(4)]
+        theirs = [torch.arange(4.0), torch.ones(4)]
+        want = in_place(mine[0], mine[0] if same else mine[1])
+        got = fast(theirs[0], theirs[0] if same else theirs[1])
+        assert bits([want, mine]) == bits([got, theirs])
+
+
+def test_overlapping_views_after_separate_ones():
+    def shift(source, target):
+        target.add_(source.clone())
+        result = source * 2
+        try:
+            target.add_(source)
+        except RuntimeError as error:
+            return result, str(error)
+        return result, source + target
+
+    def buffers(overlap):
+        base = torch.arange(8.0)
+        return (base[:4], base[2:6], base) if overlap else (base[:4], base[4:], base)
+
+    fast = lockstep.function(shift, when="always")
+    for overlap in (False, False, True, False, True, True):
+        source, target, base = buffers(overlap)
+        want = bits([shift(source, target), base])
+        source, target, base = buffers(overlap)
+        assert bits([fast(source, target), base]) == want
+
+
+# ---- loops
+
+
+def recurrent(sequence, weight, bias):
+    h = bias
+    for element in sequence:
+        h = torch.addmv(element, weight, h).tanh_()
+    return h
+
+
+def test_a_thousand_lengths_are_one_loop():
+    rng = random.Random(5)
+    weight, bias = torch.randn(4, 4), torch.randn(4)
+    lengths = list(range(1, 1001))
+    rng.shuffle(lengths)
+    lengths[:3] = [2, 3, 5]  # short first ones: all that can be learned is learned by them
+    elements = list(torch.randn(1000, 4))
+    fast = lockstep.function(recurrent, when="always")
+    node_counts = []
+    for i, length in enumerate(lengths):
+        got = fast(elements[:length], weight, bias)
+        node_counts.append(lockstep.stats(fast)["nodes"])
+        if i < 20 or i % 100 == 0:
+            assert bits(got) == bits(recurrent(elements[:length], weight, bias))
+    assert node_counts[2] == node_counts[-1] <= 3 * 2, node_counts[-1]
+    assert lockstep.stats(fast)["traced_calls"] <= 3
+
+
+def test_loops_in_a_training_step():
+    cell = torch.nn.GRUCell(3, 4)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    state = {name: value.clone() for name, value in cell.state_dict().items()}
+
+    def step(length):
+        optimizer.zero_grad()
+        h = torch.zeros(2, 4)
+        for i in range(length):
+            h = cell(torch.full((2, 3), float(i)), h)
+        h.square().mean().backward()
+        optimizer.step()
+        return [h, *cell.parameters()]
+
+    lengths = [3, 1, 6, 2, 9, 4, 12, 7, 1, 5]
+    want = [bits(step(length)) for length in lengths]
+    cell.load_state_dict(state)
+    fast = lockstep.function(step, when="always")
+    nodes = []
+    for length, expected in zip(lengths, want, strict=True):
+        assert bits(fast(length)) == expected
+        nodes.append(lockstep.stats(fast)["nodes"])
+    assert nodes[4] == nodes[-1], nodes
+
+
+def test_while_on_the_value_of_a_tensor():
+    def collatz(n):
+        steps = torch.zeros((), dtype=torch.int64)
+        while n != 1:
+            n = n // 2 if n % 2 == 0 else 3 * n + 1
+            steps = steps + 1
+        return steps
+
+    fast = run_both(collatz, [(torch.tensor(n),) for n in [6, 27, 1, 7, 97, 2, 31]])
+    first = lockstep.stats(fast)["nodes"]
+    assert first <= 3 * 8  # != % == // * + +, and the reads
+    lockstep.reset_stats(fast)
+    assert fast(torch.tensor(871)).item() == 178
+    stats = lockstep.stats(fast)
+    assert stats["nodes"] == first and stats["divergences"] == 0, stats
+
+
+def test_nested_loops_with_break_and_continue():
+    def walk(x, plan):
+        total = x
+        for row in plan:
+            for kind in row:
+                if kind == "skip":
+                    continue
+                if kind == "stop":
+                    break
+                total = total.sin() if kind == "sin" else total + 1
+            else:
+                total = total * 2
+        return total
+
+    rng = random.Random(1)
+    kinds = ["skip", "stop", "sin", "add", "add"]
+    plans = [[rng.choices(kinds, k=rng.randrange(5)) for _ in range(3)] for _ in range(40)]
+    assert divergences_of_second_pass(walk, [(torch.randn(3), plan) for plan in plans]) == 0
+
+
+# ---- recursion
+
+
+def random_tree(rng, leaves):
+    """A leaf is an int below 16, a node is a pair."""
+    if leaves == 1:
+        return rng.randrange(16)
+    left = rng.randrange(1, leaves)
+    return random_tree(rng, left), random_tree(rng, leaves - left)
+
+
+def test_recursion_on_500_random_trees():
+    rng = random.Random(11)
+    table, weight = torch.randn(16, 4), torch.randn(8, 4)
+
+    def encode(tree):
+        if isinstance(tree, int):
+            return table[tree]
+        left, right = encode(tree[0]), encode(tree[1])
+        return torch.tanh(torch.cat([left, right]) @ weight)
+
+    trees = [random_tree(rng, rng.randrange(1, 12)) for _ in range(500)]
+    assert len(set(map(str, trees))) > 400
+    nodes = []
+    fast = run_both(
+        lambda tree: encode(tree),
+        [(tree,) for tree in trees],
+        lambda fast, i: nodes.append(lockstep.stats(fast)["nodes"]),
+    )
+    stats = lockstep.stats(fast)
+    assert stats["nodes"] <= 3 * 5, stats
+    assert nodes[20] == nodes[-1], nodes[::50]
+    assert stats["traced_calls"] <= 25, stats
+
+
+def test_recursion_with_backward_on_random_trees():
+    rng = random.Random(12)
+    table = torch.randn(16, 4, requires_grad=True)
+    weight = torch.randn(8, 4, requires_grad=True)
+
+    def encode(tree):
+        if isinstance(tree, int):
+            return table[tree]
+        return torch.tanh(torch.cat([encode(tree[0]), encode(tree[1])]) @ weight)
+
+    def step(tree):
+        table.grad = weight.grad = None
+        encode(tree).sum().backward()
+        return table.grad, weight.grad
+
+    trees = [random_tree(rng, rng.randrange(2, 9)) for _ in range(60)]
+    nodes = []
+    fast = run_both(
+        step,
+        [(tree,) for tree in trees],
+        lambda fast, i: nodes.append(lockstep.stats(fast)["nodes"]),
+    )
+    assert nodes[-1] <= 60, nodes[-1]
+    lockstep.reset_stats(fast)
+    for tree in trees:
+        fast(tree)
+    assert lockstep.stats(fast)["divergences"] == 0
+
+
+def test_recursion_of_depth_2000():
+    def descend(x, depth):
+        if depth == 0:
+            return x
+        return descend(x * 1.001, depth - 1) + 1
+
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 5000 + len(inspect.stack())))
+    try:
+        x = torch.ones(2)
+        fast = run_both(descend, [(x, 3), (x, 2000), (x, 2000), (x, 1), (x, 1500)])
+        stats = lockstep.stats(fast)
+        assert stats["nodes"] <= 3 * 2, stats
+        lockstep.reset_stats(fast)
+        fast(x, 2000)
+        assert lockstep.stats(fast)["graph_ops"] == 4000
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def test_mutual_recursion():
+    def even(x, n):
+        return x if n == 0 else odd(x + 1, n - 1)
+
+    def odd(x, n):
+        return x * 3 if n == 0 else even(x.sin(), n - 1)
+
+    calls = [(torch.ones(2), n) for n in [1, 2, 3, 8, 5, 13, 0, 4]]
+    assert divergences_of_second_pass(lambda x, n: even(x, n), calls) == 0

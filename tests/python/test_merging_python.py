@@ -1,0 +1,243 @@
+"""Traces merge whatever Python leads: statements of all kinds, numbers and sizes that change.
+
+Every case is run eagerly and in lockstep, and each result is compared bit for bit.
+"""
+
+import contextlib
+import itertools
+
+import lockstep
+import pytest
+import torch
+from both_ways import bits, divergences_of_second_pass, run_both
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Kernels run on one thread: the tensors are tiny."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# ---- other Python
+
+
+def test_match_statement():
+    def apply(x, command):
+        match command:
+            case ("scale", factor):
+                return x * factor
+            case {"kind": "shift", "by": by}:
+                return x + by
+            case [first, *rest] if len(rest) > 1:
+                return x - first + sum(rest)
+            case str(name):
+                return getattr(x, name)()
+            case _:
+                return x.clone()
+
+    commands = [("scale", 2.0), {"kind": "shift", "by": 3}, [1, 2, 3], "sin", None, "cos", [1, 2]]
+    calls = [(torch.randn(3), command) for command in commands * 3]
+    assert divergences_of_second_pass(apply, calls) == 0
+
+
+def test_comprehensions_and_generators():
+    def scaled(x, count):
+        for i in range(count):
+            yield x * i
+
+    def collect(x, count):
+        as_list = [part.sin() for part in scaled(x, count)]
+        as_dict = {i: part + i for i, part in enumerate(as_list)}
+        total = sum(value for value in as_dict.values() if value.sum() > 0)
+        nested = [[a * b for a in as_list] for b in as_list[:2]]
+        return as_list, as_dict, total, nested
+
+    calls = [(torch.randn(3), count) for count in [2, 5, 1, 0, 7, 3]]
+    assert divergences_of_second_pass(collect, calls) == 0
+
+
+def test_try_except_finally():
+    log = []
+
+    def guarded(x, kind):
+        try:
+            if kind == "shape":
+                x @ torch.ones(7, 7)
+            if kind == "user":
+                raise KeyError("user")
+            h = x.exp()
+        except RuntimeError as error:
+            log.append(str(error)[:20])
+            h = x - 1
+        except KeyError:
+            h = x + 1
+        else:
+            h = h * 2
+        finally:
+            x = x.sin()
+            log.append(kind)
+        return h + x
+
+    kinds = ["none", "shape", "user", "none", "user", "shape", "shape", "none"]
+    calls = [(torch.randn(3, 3), kind) for kind in kinds]
+    assert divergences_of_second_pass(guarded, calls) == 0
+    assert log.count("shape") == 4 * kinds.count("shape")
+
+
+def test_with_statements():
+    @contextlib.contextmanager
+    def scaled(x, factor):
+        yield x * factor
+
+    def step(x, use_grad, suppress):
+        with torch.set_grad_enabled(use_grad), scaled(x, 2.0) as y:
+            z = y * x
+        with contextlib.suppress(ValueError):
+            z = z + 1
+            if suppress:
+                raise ValueError
+            z = z * 3
+        return z, z.requires_grad
+
+    calls = []
+    for use_grad, suppress in itertools.product([True, False], [True, False]):
+        x = torch.randn(3, requires_grad=True)
+        calls += [(x, use_grad, suppress)] * 2
+    assert divergences_of_second_pass(step, calls) == 0
+
+
+def test_closures_lambdas_and_higher_order_functions():
+    def compose(x, names):
+        stages = [(lambda h, op=name: getattr(torch, op)(h)) for name in names]
+        for stage in stages:
+            x = stage(x)
+        return list(map(lambda h: h + 1, x.unbind()))
+
+    names = [["sin", "cos"], ["exp"], ["tanh", "tanh", "sin"], [], ["cos", "exp"]]
+    calls = [(torch.randn(3), item) for item in names * 2]
+    assert divergences_of_second_pass(compose, calls) == 0
+
+
+# ---- numbers, strings and sizes that change
+
+
+def test_numbers_that_change_are_feeds():
+    def update(weight, gradient, rate, number):
+        weight = weight - rate * gradient
+        return torch.add(weight, gradient, alpha=number) / (number + 1)
+
+    weight, gradient = torch.randn(4), torch.randn(4)
+    calls = [(weight, gradient, 0.1 / (i + 1), i) for i in range(20)]
+    fast = run_both(update, calls)
+    stats = lockstep.stats(fast)
+    assert stats["divergences"] == 0 and stats["traced_calls"] == 1, stats
+
+
+def test_learning_rate_and_step_counter_of_adam():
+    model = torch.nn.Linear(3, 2)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    x = torch.randn(5, 3)
+
+    def train(wrap):
+        model.load_state_dict(state)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+        def step():
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step = wrap(step)
+        history = []
+        for _ in range(12):
+            history.append(bits([step(), *model.parameters()]))
+            scheduler.step()
+        return history, step
+
+    want, _ = train(lambda fn: fn)
+    got, fast = train(lockstep.function(when="always"))
+    assert got == want
+    stats = lockstep.stats(fast)
+    assert stats["divergences"] <= 2 and stats["traced_calls"] <= 3, (
+        stats
+    )  # Adam's first step is another way
+
+
+def test_strings_that_change_are_feeds():
+    def contract(a, b, equation, rounding):
+        return torch.einsum(equation, a, b), torch.div(a, b, rounding_mode=rounding)
+
+    a, b = torch.randn(3, 3), torch.randn(3, 3)
+    ways = itertools.product(["ij,jk->ik", "ij,kj->ik", "ij,ij->ij"], ["floor", "trunc", None])
+    calls = [(a, b, equation, rounding) for equation, rounding in ways]
+    assert divergences_of_second_pass(contract, calls) == 0
+    only_rounding = [(a, b, "ij,jk->ik", r) for r in ("floor", "trunc", "floor", "trunc")]
+    assert lockstep.stats(run_both(contract, only_rounding))["divergences"] == 0
+
+
+def test_sizes_and_dtypes_that_change_are_no_divergence():
+    def normalize(x):
+        y = x - x.mean()
+        return y.reshape(-1)[: x.shape[0]] * x.shape[-1]
+
+    shapes = [(2, 3), (5, 1), (1, 7), (4, 4), (2, 3)]
+    calls = [(torch.randn(shape),) for shape in shapes]
+    calls += [(torch.randn(2, 2, dtype=torch.float64),)]
+    fast = run_both(normalize, calls)
+    assert lockstep.stats(fast)["divergences"] == 0
+
+
+@pytest.mark.parametrize("name", ["nonzero", "boolean_index", "unique", "masked_select", "where"])
+def test_sizes_that_depend_on_data(name):
+    ways = {
+        "nonzero": lambda x: (x > 0).nonzero(),
+        "boolean_index": lambda x: x[x > 0] * 2,
+        "unique": lambda x: torch.unique((x * 2).round(), return_counts=True),
+        "masked_select": lambda x: torch.masked_select(x, x < 0.5).sin(),
+        "where": lambda x: torch.where(x > 0),
+    }
+    find = ways[name]
+
+    def pick(x):
+        found = find(x.tanh())
+        first = found if isinstance(found, torch.Tensor) else found[0]
+        return found, first.shape[0], first + 1
+
+    generator = torch.Generator().manual_seed(4)
+    calls = [(torch.randn(9, generator=generator),) for _ in range(12)]
+    calls += [(torch.full((9,), -5.0),), (torch.full((9,), 5.0),)]
+    fast = run_both(pick, calls)
+    stats = lockstep.stats(fast)
+    assert stats["divergences"] == 0 and stats["traced_calls"] == 1, stats
+
+
+def test_size_that_depends_on_data_decides_a_loop():
+    def shrink(x):
+        count = 0
+        while x.numel() > 1:
+            x = x[x > x.mean()] if x.max() > x.min() else x[:1]
+            count += 1
+        return x, count
+
+    generator = torch.Generator().manual_seed(4)
+    calls = [(torch.randn(n, generator=generator),) for n in [5, 50, 1, 17, 200, 3]]
+    assert divergences_of_second_pass(shrink, calls) == 0
+
+
+def test_layers_at_one_location_have_their_own_sizes():
+    sizes = [3, 8, 8, 2]
+    weights = [torch.randn(b, a) for a, b in itertools.pairwise(sizes)]
+
+    def forward(x, depth):
+        for weight in weights[:depth]:
+            x = torch.nn.functional.linear(x, weight).relu()
+        return x
+
+    fast = run_both(forward, [(torch.randn(4, 3), depth) for depth in [3, 3, 1, 2, 3]])
+    assert lockstep.stats(fast)["nodes"] <= 3 * 2
