@@ -15,6 +15,9 @@ from typing import Any
 CALLS = 4  # traced, merged, co-executed twice; shares are counted from the third call on
 
 
+NOT_RUN_TAG = "not run"  # a case that is known to be skipped: listed, but in no sample
+
+
 class Skip(Exception):
     """A program that cannot be judged; the message is the reason that the report lists."""
 

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .case import BadInput, Case
+from .case import NOT_RUN_TAG, BadInput, Case
 from .cli_text import reproduce
 from .journal import Journal, read_journal
 from .pool import Options, run_cases, thread_count
@@ -71,7 +71,7 @@ def select_cases(args: argparse.Namespace) -> list[Case]:
 def stratified(cases: list[Case], count: int) -> list[Case]:
     """About count cases, the same ones every time, and some of every source."""
     by_source: dict[str, list[Case]] = {}
-    for case in cases:
+    for case in (c for c in cases if NOT_RUN_TAG not in c.tags):
         by_source.setdefault(case.source, []).append(case)
     chosen: list[Case] = []
     for group in by_source.values():

@@ -112,9 +112,12 @@ def overrides(config_class: type) -> dict[str, Any]:
     for name, default in _defaults(config_class).items():
         if name in special and isinstance(default, int) and default >= VOCABULARY:
             found[name] = special[name]
+    whole = config_class() if any("Auto" in sub.__name__ for sub in subs.values()) else None
     for name, sub in subs.items():
-        if hasattr(sub, "model_type") and "Auto" not in sub.__name__:
+        if "Auto" not in sub.__name__:
             found[name] = overrides(sub)
+        elif (part := getattr(whole, name, None)) is not None:
+            found[name] = {"model_type": part.model_type, **overrides(type(part))}
     return found
 
 
