@@ -17,7 +17,6 @@ from pathlib import Path
 import lockstep
 import numpy as np
 import torch
-
 from snapshot import Snapshot, differences
 
 OPTIONS = {"numerics": "strict", "when": "always"}

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
 from cases import batch, small_net, train
 from kit import Case, check
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 item = pytest.mark.item
 

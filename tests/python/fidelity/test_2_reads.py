@@ -13,11 +13,10 @@ import pytest
 import scipy.linalg
 import scipy.special
 import torch
-from PIL import Image
-from torch import nn
-
 from cases import busy
 from kit import Case, check
+from PIL import Image
+from torch import nn
 
 item = pytest.mark.item
 pytestmark = [

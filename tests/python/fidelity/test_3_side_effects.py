@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 import torch
-
 from cases import busy
 from kit import Case, check
 from programs import run_program

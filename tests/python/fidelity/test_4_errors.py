@@ -12,10 +12,10 @@ import lockstep
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from cases import batch, busy, small_net
+from failing_ops import BY_VALUE
 from kit import OPTIONS, Case, check
+from torch import nn
 
 item = pytest.mark.item
 ERRORS = (RuntimeError, IndexError, ValueError, TypeError, KeyError, AssertionError)
@@ -53,26 +53,6 @@ def _fail_by_version(x):
     out.sum().backward()
 
 
-BY_VALUE = {
-    "embedding index": ("4.bad-index", lambda x: F.embedding(_bad_index(x), torch.ones(4, 3))),
-    "index_select": ("4.bad-index", lambda x: x.index_select(0, _bad_index(x))),
-    "gather": ("4.bad-index", lambda x: x.gather(0, _bad_index(x).reshape(2, 1))),
-    "indexing": ("4.bad-index", lambda x: x[_bad_index(x)]),
-    "index_put": ("4.bad-index", lambda x: x.index_put_((_bad_index(x),), torch.ones(2, 6))),
-    "scatter": ("4.bad-index", lambda x: x.scatter_(0, _bad_index(x).reshape(2, 1), 1.0)),
-    "one_hot": ("4.bad-index", lambda x: F.one_hot(_bad_index(x), 3)),
-    "take": ("4.bad-index", lambda x: x.take(_bad_index(x) * 100)),
-    "inv": ("4.singular-matrix", lambda x: torch.linalg.inv(_singular(x))),
-    "solve": ("4.singular-matrix", lambda x: torch.linalg.solve(_singular(x), x.T[:, :2])),
-    "cholesky": ("4.singular-matrix", lambda x: torch.linalg.cholesky(-_singular(x) - 1)),
-    "eigh of nan": ("4.singular-matrix", lambda x: torch.linalg.eigh(_singular(x) * float("nan"))),
-    "cross_entropy": ("4.wrong-class-label", lambda x: F.cross_entropy(x, _bad_label(x))),
-    "nll_loss": ("4.wrong-class-label", lambda x: F.nll_loss(x.log_softmax(1), _bad_label(x))),
-    "multi_margin": ("4.wrong-class-label", lambda x: F.multi_margin_loss(x, _bad_label(x))),
-    "bce": ("4.wrong-class-label", lambda x: F.binary_cross_entropy(x * 9 + 5, x)),
-    "multinomial": ("4.wrong-class-label", lambda x: torch.multinomial(-x.abs(), 2)),
-    "bernoulli": ("4.wrong-class-label", lambda x: torch.bernoulli(x.abs() + 3)),
-}
 BY_LAYOUT = {
     "layout": _fail_by_layout,
     "type": _fail_by_type,
@@ -80,20 +60,6 @@ BY_LAYOUT = {
     "backward": _fail_in_backward,
     "version": _fail_by_version,
 }
-
-
-def _bad_index(x):
-    """Indices computed from a pending value, one of them out of range: [2]."""
-    return torch.stack([x.sum() * 0, x.sum() * 0 + 777]).long()
-
-
-def _singular(x):
-    """A matrix of zeros [6, 6] that is known only once x is computed."""
-    return x[:1].T @ x[:1] * 0
-
-
-def _bad_label(x):
-    return torch.full((x.shape[0],), 9)
 
 
 def _failing_case(fail, handler, run):

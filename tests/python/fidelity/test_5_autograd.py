@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from cases import batch, small_net, train
 from kit import Case, check
+from torch import nn
 
 item = pytest.mark.item
 

@@ -7,14 +7,13 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import batch, busy, small_net
+from expected_reasons import EXPECTED
+from kit import Case, check
 from torch import nn
 from torch.autograd import forward_ad
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
-
-from cases import batch, busy, small_net
-from expected_reasons import EXPECTED
-from kit import Case, check
 
 item = pytest.mark.item
 

@@ -7,10 +7,9 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from cases import batch, busy, small_net, train
 from kit import Case, check
+from torch import nn
 
 item = pytest.mark.item
 

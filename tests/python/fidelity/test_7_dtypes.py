@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from cases import batch, busy, small_net, train
 from expected_reasons import EXPECTED
 from kit import Case, check
+from torch import nn
 
 item = pytest.mark.item
 

@@ -12,7 +12,6 @@ import sys
 
 import pytest
 import torch
-
 from cases import batch, busy, small_net, train
 from kit import Case, check
 from programs import run_program

@@ -10,11 +10,10 @@ import lockstep
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
 from cases import batch, busy, small_net, train
 from kit import OPTIONS, Case, check, check_whole
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 item = pytest.mark.item
 

@@ -7,11 +7,10 @@ import inspect
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.optim import lr_scheduler
-
 from cases import batch, small_net, train
 from kit import Case, check
+from torch import nn
+from torch.optim import lr_scheduler
 
 item = pytest.mark.item
 OPTIMIZERS = sorted(

@@ -9,7 +9,6 @@ from collections import defaultdict
 
 import lockstep
 import pytest
-
 from conftest import HERE
 from expected_reasons import EXPECTED
 from programs import run_program
