@@ -38,6 +38,7 @@ struct Function {
   std::atomic<bool> is_busy{false};
   Policy policy;                 // of when="auto"
   bool is_auto = false;
+  Way forced_way = Way::kBehind; // where it is not auto
   bool waits_for_errors = true;  // errors by value are raised where eager raises them
   static constexpr size_t kKeptDivergences = 64;
 

@@ -22,6 +22,9 @@ constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
 // can bring us here. They go to the process's default handler.
 }  // namespace
 
+GraphRunner::KernelScope::KernelScope()
+    : keys_(c10::DispatchKeySet(), c10::autograd_dispatch_keyset_with_ADInplaceOrView) {}
+
 GraphRunner::~GraphRunner() { stop(); }
 
 void GraphRunner::start() {
@@ -46,6 +49,7 @@ void GraphRunner::run_front() {
     try {
       if (const unsigned mode = _mm_getcsr(); (mode & dynamic::kFloatModeBits) != event.float_mode)
         _mm_setcsr((mode & ~dynamic::kFloatModeBits) | event.float_mode);
+      const at::AutoGradMode grad_mode(event.grad_mode);  // some kernels return a workspace under it
       dynamic::execute(event);
     } catch (...) {
       if (event.capture) {
@@ -64,9 +68,7 @@ void GraphRunner::run_front() {
 
 void GraphRunner::loop() {
   pthread_setname_np(pthread_self(), "lockstep-runner");
-  at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  dynamic::PoolScope pool;  // what kernels allocate here comes from pages that stay
+  KernelScope kernels;
   for (;;) {
     for (int spin = 0; spin < kSpins && !channel_.has_work(); ++spin) _mm_pause();
     if (!channel_.has_work()) {

@@ -1,12 +1,15 @@
 // The graph runner: executes events in order behind the leading thread. Never takes the interpreter's lock.
 #pragma once
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include <atomic>
 #include <exception>
 #include <string>
 #include <thread>
 
 #include "coexec/channel.h"
+#include "dynamic/vm/allocator.h"
 #include "dynamic/vm/event.h"
 
 namespace lockstep::coexec {
@@ -29,6 +32,9 @@ class GraphRunner {
   // Executes the next event on this thread. One consumer at a time.
   void run_front();
 
+  // What a thread must be like while it runs kernels: no autograd, no hook, no modes; memory from the pool.
+  class KernelScope;
+
   // For measuring the skeleton: kernels are replaced by nothing.
   static std::atomic<bool> skip_kernels;
   void set_thread_count(int count) { wanted_threads_.store(count); }  // of the kernels, from the next event on
@@ -43,6 +49,15 @@ class GraphRunner {
   std::string failed_where_;
   std::atomic<int> wanted_threads_{0};
   int applied_threads_ = -1;
+};
+
+class GraphRunner::KernelScope {
+ public:
+  KernelScope();
+
+ private:
+  c10::impl::ForceDispatchKeyGuard keys_;
+  dynamic::PoolScope pool_;
 };
 
 }  // namespace lockstep::coexec

@@ -2,6 +2,7 @@
 // Python goes on with a placeholder. What a pending event may not depend on or change is kept out by waiting here.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -146,7 +147,8 @@ std::optional<Reason> Session::collect_operands(const OpInfo& op, at::ArrayRef<c
 void Session::build_words(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
   words_.clear();
   const bool counts_versions = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
-  words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) | (counts_versions ? 256 : 0));
+  words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) | (counts_versions ? 256 : 0) |
+                   (c10::GradMode::is_enabled() ? 512 : 0));
   size_t next = 0;
   auto append_tensor = [&] {
     const auto& view = operands_[next++];
@@ -444,6 +446,7 @@ void Session::fill_event(Event& event, const OpInfo& op, at::ArrayRef<c10::IValu
   event.node = node;
   event.signature = signature;
   event.float_mode = float_mode_;
+  event.grad_mode = c10::GradMode::is_enabled();
   for (size_t a = 0; a < args.size(); ++a) {
     const auto kind = op.args[a].kind;
     if (kind == ArgKind::kTensor) {

@@ -21,29 +21,31 @@ double median(std::vector<double> samples) {
 
 }  // namespace
 
+const char* way_name(Way way) {
+  static const char* const names[] = {"behind", "inplace", "eager"};
+  return names[static_cast<int>(way)];
+}
+
 Way Policy::choose() const {
   switch (state_) {
-    case State::kMeasureEager: return Way::kEager;
+    case State::kMeasuring: return measured_;
     case State::kSettled: return figures_.way;
-    default: return Way::kLockstep;
+    default: return Way::kBehind;
   }
 }
 
 void Policy::start(State state) {
   state_ = state;
+  measured_ = Way::kBehind;
   seen_ = 0;
   samples_.clear();
 }
 
 void Policy::decide() {
-  const double lockstep = figures_.lockstep_seconds, eager = figures_.eager_seconds;
-  if (figures_.measurements == 0) {
-    figures_.way = lockstep <= eager ? Way::kLockstep : Way::kEager;
-  } else if (figures_.way == Way::kLockstep && eager < kAdvantage * lockstep) {
-    figures_.way = Way::kEager;
-  } else if (figures_.way == Way::kEager && lockstep < kAdvantage * eager) {
-    figures_.way = Way::kLockstep;
-  }
+  const auto& seconds = figures_.seconds;
+  const auto fastest = std::min_element(seconds.begin(), seconds.end()) - seconds.begin();
+  const double kept = seconds[static_cast<int>(figures_.way)];
+  if (figures_.measurements == 0 || seconds[fastest] < kAdvantage * kept) figures_.way = static_cast<Way>(fastest);
   figures_.measurements++;
   figures_.is_settled = true;
   settle_calls_ = std::min(settle_calls_ ? 2 * settle_calls_ : kFirstSettle, kMaxSettle);
@@ -59,24 +61,24 @@ void Policy::note(Way way, double seconds, bool was_recorded) {
         samples_.clear();
       } else {
         samples_.push_back(seconds);
-        if (static_cast<int>(samples_.size()) >= kWarmCalls) start(State::kMeasureLockstep);
+        if (static_cast<int>(samples_.size()) >= kWarmCalls) start(State::kMeasuring);
       }
       return;
-    case State::kMeasureLockstep:
-    case State::kMeasureEager:
+    case State::kMeasuring:
       if (seen_ <= kSkipped || was_recorded) return;
       samples_.push_back(seconds);
       if (static_cast<int>(samples_.size()) < kSamples) return;
-      if (state_ == State::kMeasureLockstep) {
-        figures_.lockstep_seconds = median(samples_);
-        start(State::kMeasureEager);
-      } else {
-        figures_.eager_seconds = median(samples_);
+      figures_.seconds[static_cast<int>(measured_)] = median(samples_);
+      samples_.clear();
+      seen_ = 0;
+      if (measured_ == Way::kEager) {
         decide();
+      } else {
+        measured_ = static_cast<Way>(static_cast<int>(measured_) + 1);
       }
       return;
     case State::kSettled:
-      if (++settled_for_ >= settle_calls_) start(State::kMeasureLockstep);
+      if (++settled_for_ >= settle_calls_) start(State::kMeasuring);
       return;
   }
 }

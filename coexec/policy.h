@@ -1,12 +1,16 @@
-// when="auto": measures calls both ways now and then and keeps the faster one. Knows no clock: times are handed in.
+// when="auto": measures calls all three ways (executed behind the leading thread, in place by it, or eagerly) now and
+// then and keeps the fastest. Knows no clock: times are handed in.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 namespace lockstep::coexec {
 
-enum class Way : uint8_t { kLockstep, kEager };
+enum class Way : uint8_t { kBehind, kInPlace, kEager };
+constexpr int kWayCount = 3;
+const char* way_name(Way way);
 
 class Policy {
  public:
@@ -16,22 +20,22 @@ class Policy {
   void note(Way way, double seconds, bool was_recorded);
 
   struct Figures {
-    double lockstep_seconds = 0;  // medians of the last measurement; 0: not measured yet
-    double eager_seconds = 0;
+    std::array<double, kWayCount> seconds{};  // medians of the last measurement; 0: not measured yet
     uint64_t measurements = 0;
     bool is_settled = false;
-    Way way = Way::kLockstep;
+    Way way = Way::kBehind;
   };
   Figures figures() const { return figures_; }
 
  private:
-  enum class State : uint8_t { kWarmUp, kMeasureLockstep, kMeasureEager, kSettled };
+  enum class State : uint8_t { kWarmUp, kMeasuring, kSettled };
   void start(State state);
   void decide();
 
   State state_ = State::kWarmUp;
   Figures figures_;
   std::vector<double> samples_;
+  Way measured_ = Way::kBehind;
   int seen_ = 0;            // calls in this state
   uint64_t settled_for_ = 0;
   uint64_t settle_calls_ = 0;

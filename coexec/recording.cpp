@@ -206,7 +206,7 @@ void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& 
   known_streak_ = known ? known_streak_ + 1 : 0;
   if (known_streak_ >= kRejoinStreak) {
     phase_ = Phase::kCoExecuting;
-    runner_.start();
+    start_runner();
   }
 }
 

@@ -16,6 +16,7 @@ namespace lockstep::coexec {
 namespace {
 
 constexpr size_t kWindow = 1 << 14;          // events in the channel
+constexpr size_t kInPlaceWindow = 32;        // events that the leader leaves to itself at most
 constexpr size_t kMaxSignatures = 1 << 18;   // remembered by the process
 constexpr auto kWake = std::chrono::microseconds(20000);  // how often a wait looks for signals
 constexpr int kSpins = 400;
@@ -98,8 +99,9 @@ Session::Session(Host& host) : host_(host), counter_(host.create_program_counter
 
 // ---- calls
 
-void Session::begin(Function& function) {
+void Session::begin(Function& function, bool in_place) {
   if (depth_++ > 0) return;
+  in_place_ = in_place;
   function_ = &function;
   function.counters.calls++;
   call_++;
@@ -118,9 +120,13 @@ void Session::begin(Function& function) {
     traced_in_this_call_ = true;
     function.counters.traced_calls++;
   } else {
-    runner_.start();
+    start_runner();
   }
   tracer::listen(this);
+}
+
+void Session::start_runner() {
+  if (!in_place_) runner_.start();
 }
 
 void Session::end_quietly() {
@@ -228,9 +234,36 @@ void Session::publish_all() {
 
 // ---- waiting
 
+// In place: whoever waits executes. The leader mostly; a foreign thread where it needs a value that is not there yet.
+void Session::consume_until(uint64_t number) {
+  std::lock_guard lock(consumer_mutex_);
+  auto& channel = runner_.channel();
+  if (channel.is_done(number)) return;
+  ++native_depth_;
+  {
+    GraphRunner::KernelScope kernels;
+    while (!channel.is_done(number)) runner_.run_front();
+  }
+  --native_depth_;
+}
+
 void Session::wait_done(uint64_t number, bool interruptible) {
   auto& channel = runner_.channel();
   if (channel.is_done(number)) return;
+  if (in_place_) {
+    struct Work {
+      Session& session;
+      uint64_t number;
+    } work{*this, number};
+    host_.wait_released_uninterrupted(
+        [](void* argument) {
+          auto* w = static_cast<Work*>(argument);
+          w->session.consume_until(w->number);
+          return true;
+        },
+        &work);
+    return;
+  }
   const double begin = now_seconds();
   for (int spin = 0; spin < kSpins && !channel.is_done(number); ++spin) _mm_pause();
   if (!channel.is_done(number)) {
@@ -258,7 +291,11 @@ void Session::wait_done(uint64_t number, bool interruptible) {
 
 void Session::wait_for_room() {
   auto& channel = runner_.channel();
-  if (channel.is_full()) wait_done(channel.asked() - kWindow / 2, /*interruptible=*/true);
+  if (in_place_) {
+    if (channel.asked() - channel.done() >= kInPlaceWindow) wait_done(channel.asked(), /*interruptible=*/false);
+  } else if (channel.is_full()) {
+    wait_done(channel.asked() - kWindow / 2, /*interruptible=*/true);
+  }
 }
 
 // ---- other threads

@@ -33,7 +33,7 @@ class Session final : public tracer::OpSink {
   explicit Session(Host& host);
 
   // ---- calls
-  void begin(Function& function);
+  void begin(Function& function, bool in_place = false);
   void end();            // at rest afterwards; throws the failure of an op that nobody waited for
   void end_quietly();    // after an exception of the user's
   bool was_recorded() const { return traced_in_this_call_; }  // some of the last call
@@ -117,6 +117,8 @@ class Session final : public tracer::OpSink {
   void settle_operands();
 
   // ---- waiting
+  void start_runner();
+  void consume_until(uint64_t number);
   void wait_done(uint64_t number, bool interruptible);
   void wait_for_room();
   void publish_all();
@@ -129,9 +131,11 @@ class Session final : public tracer::OpSink {
   GraphRunner runner_;
   Phase phase_ = Phase::kIdle;
   int depth_ = 0;
-  int native_depth_ = 0;
+  std::atomic<int> native_depth_{0};
   Function* function_ = nullptr;
   graph::Node* cursor_ = nullptr;
+  bool in_place_ = false;  // events are executed by whoever waits, not behind
+  std::mutex consumer_mutex_;
   int known_streak_ = 0;
   bool traced_in_this_call_ = false;
   uint64_t call_ = 0;

@@ -14,7 +14,7 @@ using coexec::Session;
 
 void bind_doors(py::module_& m) {
   m.def("install_door", [](const py::object& callable, const std::string& kind) {
-    const auto k = kind == "drain" ? DoorKind::kDrain : kind == "read" ? DoorKind::kRead : DoorKind::kExpose;
+    const auto k = kind == "drain" ? DoorKind::kDrain : kind == "read" ? DoorKind::kRead : kind == "settle" ? DoorKind::kSettle : DoorKind::kExpose;
     return install_door(callable, k);
   });
   m.def("configure_frames", &tracer::configure_frames);

@@ -55,13 +55,13 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
     function.counters.reasons[static_cast<int>(graph::Reason::function_busy)]++;
     return PyObject_Call(callable, args, kwargs);
   }
-  const Way way = function.is_auto ? function.policy.choose() : Way::kLockstep;
+  const Way way = function.is_auto ? function.policy.choose() : function.forced_way;
   const double begin = now_seconds();
   PyObject* result = nullptr;
   if (way == Way::kEager) {
     result = call_eagerly(function, callable, args, kwargs);
   } else {
-    session.begin(function);
+    session.begin(function, way == Way::kInPlace);
     result = PyObject_Call(callable, args, kwargs);
     if (!result) {
       end_after_error(session);
@@ -69,7 +69,7 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
       Py_CLEAR(result);
     }
   }
-  const bool recorded = way == Way::kLockstep && session.was_recorded();
+  const bool recorded = way != Way::kEager && session.was_recorded();
   if (function.is_auto && result) function.policy.note(way, now_seconds() - begin, recorded);
   function.is_busy.store(false);
   return result;
@@ -94,14 +94,15 @@ struct Callable {
 bool prepare(const py::object& self, Callable& callable, const py::args& args, const py::kwargs& kwargs) {
   auto& core = *callable.core;
   if (Session::active_on_this_thread()) return true;
-  const auto settings = self.attr("_settings")().cast<std::pair<std::string, bool>>();
-  if (settings.first == "never") {
+  const auto settings = self.attr("_settings")().cast<std::tuple<std::string, bool, std::string>>();
+  if (std::get<0>(settings) == "never") {
     core.counters.calls++;
     core.counters.reasons[static_cast<int>(graph::Reason::switched_off)]++;
     return false;
   }
-  core.is_auto = settings.first == "auto";
-  core.waits_for_errors = settings.second;
+  core.is_auto = std::get<0>(settings) == "auto";
+  core.waits_for_errors = std::get<1>(settings);
+  core.forced_way = std::get<2>(settings) == "inplace" ? Way::kInPlace : Way::kBehind;
   if (core.graph.op_node_count() == 0 && !core.is_busy.load()) self.attr("_name_origins")(args, kwargs);
   return true;
 }
@@ -154,13 +155,16 @@ void bind_function(py::module_& m) {
   py::class_<Function, std::shared_ptr<Function>>(m, "Function")
       .def(py::init<>())
       .def_readwrite("name", &Function::name)
+      .def("set_runner", [](Function& f, const std::string& runner) {
+        f.forced_way = runner == "inplace" ? Way::kInPlace : Way::kBehind;
+      })
       .def_readwrite("waits_for_errors", &Function::waits_for_errors)
       .def_readonly("serial", &Function::serial)
       .def("name_origin", &name_origin)
       .def("has_nodes", [](const Function& f) { return f.graph.op_node_count() > 0; })
       .def("begin", [](Function& f) {
         if (f.is_busy.exchange(true)) throw py::value_error("this session is entered already");
-        Session::of_this_thread().begin(f);
+        Session::of_this_thread().begin(f, f.forced_way == Way::kInPlace);
       })
       .def("end", [](Function& f, bool quietly) {
         Session& session = Session::of_this_thread();

@@ -31,6 +31,7 @@ void pass_tensor(const at::Tensor& tensor, DoorKind kind) {
   if (link) {
     if (leader) {
       leader->wait_for_readers(*link);
+      if (kind != DoorKind::kSettle) leader->note_fetch();
     } else {
       coexec::Session::on_raw_access(link);
     }
@@ -47,6 +48,27 @@ void pass(const Door& door, PyObject* self, PyObject* first) {
   }
   PyObject* subject = self && THPVariable_Check(self) ? self : first;
   if (subject && THPVariable_Check(subject)) pass_tensor(THPVariable_Unpack(subject), door.kind);
+}
+
+// Every tensor argument, lists and tuples included.
+void settle_all(PyObject* value, int depth = 0) {
+  if (!value) return;
+  if (THPVariable_Check(value)) return pass_tensor(THPVariable_Unpack(value), DoorKind::kSettle);
+  if (depth > 2 || !(PyTuple_Check(value) || PyList_Check(value))) return;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
+    settle_all(PySequence_Fast_GET_ITEM(value, i), depth + 1);
+}
+
+bool try_settle(PyObject* self, PyObject* args, PyObject* kwargs) {
+  HANDLE_TH_ERRORS
+  if (!coexec::Session::active_on_this_thread()) return true;
+  settle_all(self);
+  settle_all(args);
+  PyObject *key, *value;
+  Py_ssize_t position = 0;
+  while (kwargs && PyDict_Next(kwargs, &position, &key, &value)) settle_all(value);
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
 }
 
 bool try_pass(const Door& door, PyObject* self, PyObject* first) {
@@ -67,7 +89,9 @@ struct Entry {
     return doors[kSlot].original(self, args);
   }
   static PyObject* keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
-    if (!try_pass(doors[kSlot], self, first_of(args))) return nullptr;
+    const bool passed = doors[kSlot].kind == DoorKind::kSettle ? try_settle(self, args, kwargs)
+                                                              : try_pass(doors[kSlot], self, first_of(args));
+    if (!passed) return nullptr;
     return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(doors[kSlot].original))(
         self, args, kwargs);
   }

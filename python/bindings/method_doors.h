@@ -9,6 +9,7 @@ namespace lockstep::bindings {
 enum class DoorKind {
   kDrain,   // wait for everything that was asked
   kRead,    // the value of `self` (or of the first argument) is read now
+  kSettle,  // C++ above the hook reads the memory of every tensor argument
   kExpose,  // the memory of `self` (or of the first argument) can be seen from now on
 };
 

@@ -22,7 +22,21 @@ _TENSOR_EXPOSURES = ("numpy", "data_ptr", "untyped_storage", "_storage", "storag
 _FUNCTION_EXPOSURES = ("_to_dlpack", "_to_dlpack_versioned")
 
 
+# Composites above the hook that read memory or host values of their arguments in C++.
+_RAW_READERS = (
+    "max_pool1d", "tensor_split", "ctc_loss", "lstm", "gru", "rnn_tanh", "rnn_relu",
+    "_pack_padded_sequence", "_pad_packed_sequence",
+)  # fmt: skip
+
+
 def _install_method_doors(library) -> None:
+    for name in _RAW_READERS:
+        for method in (
+            getattr(torch._C._VariableFunctions, name, None),
+            torch._C.TensorBase.__dict__.get(name),
+        ):
+            if method is not None:
+                library.install_door(method, "settle")
     for name in dir(torch._C):
         if name.startswith(_AMBIENT_PREFIXES) and name not in _AMBIENT_SKIPPED:
             library.install_door(getattr(torch._C, name), "drain")

@@ -43,7 +43,8 @@ class Explanation:
         ]
         if self.auto["is_auto"] and self.auto["is_settled"]:
             text.append(
-                f"  auto chose {self.auto['way']}: lockstep {1e3 * self.auto['lockstep_seconds']:.3f} ms, "
+                f"  auto chose {self.auto['way']}: behind {1e3 * self.auto['behind_seconds']:.3f} ms, "
+                f"inplace {1e3 * self.auto['inplace_seconds']:.3f} ms, "
                 f"eager {1e3 * self.auto['eager_seconds']:.3f} ms (medians, measured {self.auto['measurements']} times)"
             )
         for reason, count in sorted(c["reasons"].items(), key=lambda item: -item[1]):

@@ -40,10 +40,10 @@ class Function(_C.Callable):
             self._is_coroutine = asyncio.coroutines._is_coroutine
         _all_functions.add(self)
 
-    def _settings(self) -> tuple[str, bool]:
-        """What is in force for the next call: (when, waits_for_errors)."""
+    def _settings(self) -> tuple[str, bool, str]:
+        """What is in force for the next call: (when, waits_for_errors, runner)."""
         settings = knobs.current(self._options)
-        return settings["when"], settings["errors"] == "exact"
+        return settings["when"], settings["errors"] == "exact", settings["runner"]
 
     def _name_origins(self, args: tuple, kwargs: dict) -> None:
         name_origins(self.core.name_origin, self.__wrapped__, args, kwargs)

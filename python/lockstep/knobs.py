@@ -35,6 +35,12 @@ KNOBS: dict[str, Knob] = {
         "auto: co-execute where it measures faster than eager; always: force it; never: run eagerly",
         ("auto", "always", "never"),
     ),
+    "runner": Knob(
+        "behind",
+        "where kernels run when co-execution is forced: behind, on a thread that trails the leading one; "
+        "inplace, on the leading thread whenever it waits (auto measures both)",
+        ("behind", "inplace"),
+    ),
     "errors": Knob(
         "exact",
         "exact: an error that depends on values is raised by the line that asked, as in eager; "

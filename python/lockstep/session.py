@@ -30,6 +30,7 @@ class session:
         self._runs = not is_disabled() and settings["when"] != "never"
         if self._runs:
             self.core.waits_for_errors = settings["errors"] == "exact"
+            self.core.set_runner(settings["runner"])
             self.core.begin()
         return self
 
