@@ -23,7 +23,7 @@ constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
 }  // namespace
 
 GraphRunner::KernelScope::KernelScope()
-    : keys_(c10::DispatchKeySet(), c10::autograd_dispatch_keyset_with_ADInplaceOrView) {}
+    : keys_(c10::default_included_set, c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView) {}
 
 GraphRunner::~GraphRunner() { stop(); }
 
