@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .case import Program, Run, Skip
-from .snapshot import Leaves, clean, describe, differing, freeze, rng_state, seed_all
+from .snapshot import Leaves, alike, clean, describe, differing, freeze, rng_state, seed_all
 from .ways import Eager
 
 _FIRST_COUNTED = 2  # index of the third call
@@ -115,17 +115,19 @@ def record(program: Program, way: Eager) -> Record:
     return result
 
 
-def _leaf_differences(a: Call, b: Call, unstable: set[str]) -> list[str]:
+def _leaf_differences(a: Call, b: Call, unstable: set[str], way: Eager) -> list[str]:
     lines = []
     for path in differing(a.leaves, b.leaves):
         x, y = a.leaves.get(path), b.leaves.get(path)
         if path in unstable and (x is None or y is None or x[:-1] == y[:-1] or x[0] == y[0]):
             continue
+        if not way.exact and alike(x, y, way.tolerant):
+            continue
         lines.append(f"{path or '.'}: {describe(x, y)}")
     return lines
 
 
-def _differences(a: Record, b: Record, c: Record) -> tuple[str, list[str]]:
+def _differences(a: Record, b: Record, c: Record, way: Eager) -> tuple[str, list[str]]:
     """Status of c against eager's two records, and a line for each difference."""
     status, lines = "equal", []
     for i, (x, y, z) in enumerate(zip(a.calls, b.calls, c.calls, strict=True)):
@@ -134,7 +136,7 @@ def _differences(a: Record, b: Record, c: Record) -> tuple[str, list[str]]:
             if z.error is not None:
                 status = "error"
             found.append(f"raised: eager {_show(x.error)}, the other {_show(z.error)}")
-        found += _leaf_differences(x, z, set(differing(x.leaves, y.leaves)))
+        found += _leaf_differences(x, z, set(differing(x.leaves, y.leaves)), way)
         if x.rng != z.rng and x.rng == y.rng:
             found.append("the state of a random generator differs")
         if z.warnings != y.warnings:
@@ -192,7 +194,7 @@ def judge(program: Program, way: Eager, mark: Mark = lambda phase: None) -> dict
     except Exception as e:  # noqa: BLE001
         last = traceback.format_exc().splitlines()[-12:]
         return {**result, "status": "error", "detail": [f"{type(e).__name__}: {e}"[:600], *last]}
-    status, lines = _differences(a, b, c)
+    status, lines = _differences(a, b, c, way)
     unstable = _unstable(a, b)
     return {
         "program": program.name,

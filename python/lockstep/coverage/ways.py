@@ -14,6 +14,8 @@ class Eager:
     """Nothing added: the yardstick, and, against itself, the test of the harness."""
 
     name = "eager"
+    exact = True  # compared to the last bit, and by the kind of grad_fn
+    tolerant = False  # values within the tolerances of torch.testing
 
     def wrap(self, step: Callable) -> Callable:
         return step
@@ -61,9 +63,12 @@ class Strict(Eager):
 class Compiled(Eager):
     """torch.compile over the same step, with the counters that it keeps itself."""
 
+    exact = False
+
     def __init__(self, backend: str) -> None:
         self.name = f"compile-{backend}"
         self._backend = backend
+        self.tolerant = backend == "inductor"
 
     def wrap(self, step: Callable) -> Callable:
         torch._dynamo.reset()
