@@ -22,7 +22,8 @@ class Channel {
   uint64_t push() {
     ++asked_;
     head_.store(asked_, std::memory_order_seq_cst);
-    if (consumer_sleeps_.load(std::memory_order_seq_cst)) wake_consumer();
+    if (consumer_sleeps_.load(std::memory_order_seq_cst) && !unattended_.load(std::memory_order_relaxed))
+      wake_consumer();
     return asked_;
   }
   uint64_t asked() const { return asked_; }
@@ -41,7 +42,9 @@ class Channel {
   }
 
   // ---- the executing side
-  bool has_work() const { return head_.load(std::memory_order_acquire) > done_.load(std::memory_order_relaxed); }
+  // While set, whoever waits executes, and the consumer's thread leaves the events alone. Changed while empty.
+  void set_unattended(bool unattended) { unattended_.store(unattended, std::memory_order_release); }
+  bool has_work() const { return !unattended_.load(std::memory_order_acquire) && head_.load(std::memory_order_acquire) > done_.load(std::memory_order_relaxed); }
   Event& front() { return ring_[done_.load(std::memory_order_relaxed) & (ring_.size() - 1)]; }
   void finish_front() {
     const uint64_t done = done_.load(std::memory_order_relaxed) + 1;
@@ -54,8 +57,7 @@ class Channel {
   void wait_for_work(std::chrono::microseconds timeout) {
     std::unique_lock lock(mutex_);
     consumer_sleeps_.store(true, std::memory_order_seq_cst);
-    if (head_.load(std::memory_order_seq_cst) == done_.load(std::memory_order_relaxed) && !stopped_)
-      work_.wait_for(lock, timeout);
+    if (!has_work() && !stopped_) work_.wait_for(lock, timeout);
     consumer_sleeps_.store(false, std::memory_order_seq_cst);
   }
   void stop() {
@@ -80,6 +82,7 @@ class Channel {
   alignas(64) std::atomic<uint64_t> done_{0};
   std::atomic<uint64_t> awaited_{~0ull};
   std::atomic<bool> consumer_sleeps_{false};
+  std::atomic<bool> unattended_{false};
   std::mutex mutex_;
   std::condition_variable progress_, work_;
   bool stopped_ = false;

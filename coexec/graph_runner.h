@@ -21,6 +21,8 @@ class GraphRunner {
 
   Channel<dynamic::Event>& channel() { return channel_; }
   void start();  // the thread, once
+  // Whether the leader executes instead; changed at rest only.
+  void set_in_place(bool in_place) { channel_.set_unattended(in_place); }
   void stop();   // after the events that were asked
   bool is_running() const { return thread_.joinable(); }
 

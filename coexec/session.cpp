@@ -102,6 +102,7 @@ Session::Session(Host& host) : host_(host), counter_(host.create_program_counter
 void Session::begin(Function& function, bool in_place) {
   if (depth_++ > 0) return;
   in_place_ = in_place;
+  runner_.set_in_place(in_place);
   function_ = &function;
   function.counters.calls++;
   call_++;
