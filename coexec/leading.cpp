@@ -530,6 +530,7 @@ at::Tensor Session::wrap_result(
     const at::Tensor& result, graph::Node* node, size_t index,
     std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>>& made, bool* aliases) {
   if (!result.defined()) return {};
+  if (why_foreign(result)) return result;  // sparse, say: it has no storage to share
   auto* runner_storage = result.storage().unsafeGetStorageImpl();
   const auto layout = graph::layout_of(result);
   for (auto& [known, user] : made)

@@ -139,7 +139,7 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
   std::vector<std::pair<at::Tensor, int64_t>> versions;  // of what is written
   if (learned && op.writes)
     for (const auto& view : operands_) {
-      const bool counts = view.is_written && !view.tensor->is_inference();
+      const bool counts = view.is_written && view.tensor && !view.tensor->is_inference();
       versions.emplace_back(counts ? *view.tensor : at::Tensor(), counts ? view.tensor->_version() : 0);
     }
   const bool warned = run_watching_warnings(op, stack);
