@@ -52,6 +52,8 @@ class Journal:
         self._file = open(path, "a" if self.done else "w", encoding="utf-8")
         if not self.done:
             self._write({"format": FORMAT, **header})
+        elif not path.read_bytes().endswith(b"\n"):
+            self._file.write("\n")  # behind a line that a crash cut off
 
     def add(self, result: dict[str, Any]) -> None:
         self.done[result["case"]] = result
