@@ -14,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import random_compare  # noqa: E402
+import random_runner  # noqa: E402
 from random_program import program_text  # noqa: E402
 from random_runner import check_seeds, check_text  # noqa: E402
 from random_shrink import shrink  # noqa: E402
@@ -37,6 +38,7 @@ def parse_arguments():
     parser.add_argument(
         "--without", action="append", default=[], help="skip programs with this text"
     )
+    parser.add_argument("--calls", type=int, default=random_runner.CALLS, help="of each program")
     parser.add_argument("--session", action="store_true", help="one session around all calls")
     parser.add_argument("--option", action="append", default=[], metavar="KNOB=VALUE")
     return parser.parse_args()
@@ -61,6 +63,8 @@ def command(arguments, seed, alone):
     start, count = (seed, 1) if alone else (arguments.start, seed - arguments.start + 1)
     options = "".join(f" --option {pair}" for pair in arguments.option)
     options += " --session" * arguments.session
+    if arguments.calls != 6:
+        options += f" --calls {arguments.calls}"
     return f"python {sys.argv[0]} --start {start} --count {count} --chunk {count}{options} --show"
 
 
@@ -71,15 +75,20 @@ def show_progress(shrinker):
 
 def report(arguments, seed, failure, options):
     text = program_text(seed)
-    alone = arguments.count == 1 or check_text(text, options=options) is not None
+    alone = arguments.count == 1 or check_text(text, arguments.calls, options) is not None
     print(f"\nseed {seed}: {failure['kind']}\n{failure['text']}")
     print(f"reproduce: {command(arguments, seed, alone)}", flush=True)
     if not alone:
         print("(alone this program passes: the failure needs the programs before it)")
     if arguments.shrink and alone:
-        failure = check_text(text, options=options) or failure
+        failure = check_text(text, arguments.calls, options) or failure
         text, calls, failure = shrink(
-            text, failure, options=options, tries=arguments.tries, progress=show_progress
+            text,
+            failure,
+            arguments.calls,
+            options=options,
+            tries=arguments.tries,
+            progress=show_progress,
         )
         print(f"shrunk, {calls} calls: {failure['text']}")
     if arguments.show or arguments.shrink:
@@ -93,6 +102,7 @@ def main():
     arguments = parse_arguments()
     options = options_of(arguments.option) | ({"session": True} if arguments.session else {})
     random_compare.IGNORED += arguments.ignore
+    random_runner.CALLS = arguments.calls
     chunks = [
         wanted(
             range(first, min(first + arguments.chunk, arguments.start + arguments.count)), arguments
