@@ -137,6 +137,10 @@ const OpInfo& op_info(const c10::OperatorHandle& op) {
   return *found->second;
 }
 
+void note_python_kernel(std::string_view full_name) {
+  if (const OpInfo* info = find_op_info(full_name)) info->python_kernel.store(true);
+}
+
 const OpInfo* find_op_info(std::string_view full_name) {
   const auto scope = full_name.find("::");
   const auto dot = scope == std::string_view::npos ? scope : full_name.find('.', scope);

@@ -4,6 +4,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -61,7 +62,7 @@ struct OpInfo {
   bool writes = false;              // some argument is written
   bool may_warn = false;
   ValueCheck value_check = ValueCheck::kNone;
-  bool python_kernel = false;       // implemented in Python: needs the GIL
+  mutable std::atomic<bool> python_kernel{false};  // implemented in Python: runs on the leading thread
 
   explicit OpInfo(const c10::OperatorHandle& op);
 };
@@ -70,6 +71,8 @@ struct OpInfo {
 const OpInfo& op_info(const c10::OperatorHandle& op);
 // By full name, for parsed graphs; null where the dispatcher does not know it.
 const OpInfo* find_op_info(std::string_view full_name);
+// From now on this op has a kernel in Python (torch.library). No effect for an unknown name.
+void note_python_kernel(std::string_view full_name);
 // Corrections to what schema and tags say (effects_table.cpp).
 void correct_effects(OpInfo& info);
 

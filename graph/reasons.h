@@ -17,13 +17,10 @@ namespace lockstep::graph {
   X(moves_storage, "the op gives a tensor another storage or another size")                            \
   X(custom_op, "an op of another namespace than aten: its effects are not known")                      \
   X(python_kernel, "an op implemented in Python")                                                      \
-  X(foreign_storage, "a storage that shares its memory in a way of its own (copy on write)")           \
   X(warns, "the kernel warns, which must be seen by the caller")                                       \
   X(resizes_output, "an out= argument of another size")                                                \
   X(foreign_thread, "an op from another thread than the function's")                                   \
-  X(compiled_callee, "a callee compiled by torch.compile reads raw memory")                            \
   X(interrupted, "code that runs at random places: __del__ or a signal handler")                       \
-  X(flush_denormal, "denormals are flushed: a mode of the thread, not of the op")                      \
   X(function_busy, "the function is running in another thread")                                        \
   X(slower, "co-execution measured slower than eager for this function")                               \
   X(switched_off, "when=\"never\" or LOCKSTEP_DISABLE=1")

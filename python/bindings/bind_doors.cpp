@@ -21,6 +21,7 @@ void bind_doors(py::module_& m) {
   m.def("enable_foreign", [](bool on) {
     if (!Session::active_on_this_thread()) tracer::enable_foreign(on);
   });
+  m.def("note_python_kernel", [](const std::string& name) { graph::note_python_kernel(name); });
   m.def("drain", [] {
     if (auto* session = Session::active_on_this_thread()) session->drain();
   });

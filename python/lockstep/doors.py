@@ -1,6 +1,7 @@
 """Installs the doors through which the outside could see pending work (section 8 of the design), once, at import."""
 
 import atexit
+import functools
 import opcode
 import os
 import sysconfig
@@ -81,10 +82,26 @@ def _install_thread_door(library) -> None:
     threading.Thread._bootstrap_inner = _bootstrap_inner
 
 
+def _install_library_door(library) -> None:
+    """Kernels that somebody writes in Python for an op of PyTorch run on the leading thread."""
+    original = torch.library.Library.impl
+
+    @functools.wraps(original)
+    def impl(self, op_name, fn, dispatch_key="", **kwargs):
+        original(self, op_name, fn, dispatch_key, **kwargs)
+        name = op_name if isinstance(op_name, str) else op_name._schema.name
+        if isinstance(op_name, torch._ops.OpOverload) and op_name._schema.overload_name:
+            name = f"{name}.{op_name._schema.overload_name}"
+        library.note_python_kernel(name if "::" in name else f"{self.ns}::{name}")
+
+    torch.library.Library.impl = impl
+
+
 def install(library) -> None:
     """Wraps the entry points. Call once, with the C++ library."""
     _install_method_doors(library)
     _install_frames(library)
     _install_thread_door(library)
+    _install_library_door(library)
     os.register_at_fork(before=library.drain_all, after_in_child=library.after_fork_in_child)
     atexit.register(library.stop_runners)
