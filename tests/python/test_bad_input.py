@@ -1,0 +1,286 @@
+"""Bad input: each mistake is met with one clear sentence that says where, what, and what to do."""
+
+import os
+import platform
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path
+
+import lockstep
+import pytest
+import torch
+from lockstep._check import check_platform
+
+PACKAGE_ROOT = Path(lockstep.__file__).parents[1]
+
+
+def run_python(*arguments, path=PACKAGE_ROOT, cwd=None, **environment):
+    """Runs Python in a process of its own; gives the CompletedProcess."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
+    kept |= {"PYTHONPATH": str(path), "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=kept, cwd=cwd, timeout=120
+    )
+
+
+def is_one_sentence(message):
+    """One line, no repr of objects with addresses, not a stack of sentences."""
+    return "\n" not in message and ". " not in message and len(message) < 250
+
+
+class Refused:
+    """What was raised, for checks of its parts."""
+
+    def __init__(self, call):
+        with pytest.raises(lockstep.Error) as caught:
+            call()
+        self.error = caught.value
+        self.text = str(caught.value)
+        assert self.text == f"{self.error.where}: {self.error.message}"
+        assert is_one_sentence(self.text), self.text
+
+    def says(self, kind, where, *words):
+        """Checks the kind, the place, and that each word stands in the message."""
+        assert (self.error.kind, self.error.where) == (kind, where), self.text
+        for word in words:
+            assert word in self.error.message, self.text
+
+
+def plain(x):
+    return x + 1
+
+
+# ---- options
+
+
+@pytest.mark.parametrize(
+    "where, use",
+    [
+        ("lockstep.function", lambda **options: lockstep.function(plain, **options)),
+        ("lockstep.function", lambda **options: lockstep.function(**options)),
+        ("lockstep.session", lambda **options: lockstep.session(**options)),
+        ("lockstep.config", lambda **options: lockstep.config(**options).__enter__()),
+    ],
+    ids=["decorator", "decorator with options", "session", "config"],
+)
+def test_options(where, use):
+    Refused(lambda: use(numeric="strict")).says(
+        "unknown_option", where, "no option 'numeric'", "did you mean 'numerics'?", "when"
+    )
+    Refused(lambda: use(zzz=1)).says("unknown_option", where, "no option 'zzz'", "numerics")
+    Refused(lambda: use(when="sometimes")).says(
+        "bad_value", where, "when='sometimes'", "'auto'", "'always'", "'never'"
+    )
+    Refused(lambda: use(errors=["exact"])).says("bad_value", where, "errors=['exact']", "'late'")
+
+
+def test_environment(monkeypatch):
+    fast = lockstep.function(plain)
+    monkeypatch.setenv("LOCKSTEP_WHEN", "sometimes")
+    Refused(lambda: fast(torch.ones(2))).says(
+        "bad_value", "environment variable LOCKSTEP_WHEN", "'sometimes'", "use one of", "'auto'"
+    )
+    monkeypatch.delenv("LOCKSTEP_WHEN")
+    assert torch.equal(fast(torch.ones(2)), torch.full((2,), 2.0))  # nothing is left behind
+
+
+def test_log_kinds():
+    done = run_python("-c", "import lockstep", LOCKSTEP_LOG="trace,tarce")
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith(
+        "lockstep.errors.Error: environment variable LOCKSTEP_LOG: no kind 'tarce'"
+    )
+    assert "use some of call, trace, diverge, fallback, wait, auto" in last
+
+
+def test_conflicting_options():
+    fast = lockstep.function(plain, when="always")
+    assert lockstep.function(fast) is fast and lockstep.function(fast, when="always") is fast
+    Refused(lambda: lockstep.function(fast, when="never")).says(
+        "conflicting_options",
+        "lockstep.function",
+        "plain is decorated with {'when': 'always'}",
+        "{'when': 'never'} conflicts",
+        "decorate it once",
+    )
+    module = lockstep.function(torch.nn.Linear(2, 2))
+    assert lockstep.function(module) is module
+    Refused(lambda: lockstep.function(module, errors="late")).says(
+        "conflicting_options", "lockstep.function", "Linear is decorated with no options"
+    )
+
+
+# ---- what is decorated
+
+
+@pytest.mark.parametrize("thing", [3, None, "text", [plain], torch.ones(2)], ids=repr)
+def test_things_that_cannot_be_called(thing):
+    if thing is None:
+        return  # function(None) is function()
+    Refused(lambda: lockstep.function(thing)).says(
+        "not_callable",
+        "lockstep.function",
+        f"is a {type(thing).__name__}, not a callable",
+        "decorate a function, a method or an nn.Module",
+    )
+    Refused(lambda: lockstep.function(when="always")(thing)).says(
+        "not_callable", "lockstep.function"
+    )
+
+
+def test_classes():
+    class Net(torch.nn.Module):
+        pass
+
+    Refused(lambda: lockstep.function(Net)).says(
+        "not_callable", "lockstep.function", "Net is a class", "decorate a method of it", "instance"
+    )
+
+
+@pytest.mark.parametrize("name", ["stats", "reset_stats", "explain", "reset"])
+def test_things_that_are_not_decorated(name):
+    for thing in (plain, torch.nn.Linear(2, 2), 3):
+        Refused(lambda thing=thing: getattr(lockstep, name)(thing)).says(
+            "not_decorated", f"lockstep.{name}", "is not decorated", "put @lockstep.function on it"
+        )
+
+
+def test_reset_of_a_function_that_runs():
+    @lockstep.function(when="always")
+    def resets(x):
+        Refused(lambda: lockstep.reset(resets)).says(
+            "function_busy", "lockstep.reset", "resets runs now", "when it has returned"
+        )
+        return x + 1
+
+    for _ in range(3):
+        assert torch.equal(resets(torch.ones(2)), torch.full((2,), 2.0))
+    lockstep.reset(resets)
+    assert lockstep.stats(resets)["calls"] == 0
+
+
+# ---- sessions
+
+
+def test_session_closed_twice_or_never_opened():
+    s = lockstep.session()
+    for _ in range(2):
+        Refused(s.close).says("session_closed", "lockstep.session", "not open", "close it once")
+        with s:
+            y = torch.ones(2) + 1
+    with pytest.raises(lockstep.Error, match="not open"), s:
+        s.close()
+    assert torch.equal(y, torch.full((2,), 2.0))
+
+
+def test_session_entered_twice():
+    s = lockstep.session(when="always")
+    with s:
+        Refused(s.__enter__).says(
+            "session_open", "lockstep.session", "open already", "close it first"
+        )
+        y = torch.ones(2) + 1
+    assert torch.equal(y, torch.full((2,), 2.0))
+
+
+def test_session_closed_by_another_thread():
+    found = []
+    with lockstep.session(when="always") as s:
+        thread = threading.Thread(target=lambda: found.append(Refused(s.close)))
+        thread.start()
+        thread.join()
+        y = torch.ones(2) + 1
+    found[0].says("session_thread", "lockstep.session", "another thread", "close it there")
+    assert torch.equal(y, torch.full((2,), 2.0))
+
+
+# ---- import
+
+
+def test_import_is_refused():
+    done = run_python("-c", "import torch; torch.__version__ = '2.12.1'; import lockstep")
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert last == (
+        "ImportError: lockstep needs PyTorch 2.13, found 2.12.1: pip install torch==2.13.0"
+    )
+
+
+def refusal():
+    """What the check that stands before every import says now."""
+    with pytest.raises(ImportError) as caught:
+        check_platform()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("version", ["2.12.1+cpu", "2.130.0", "3.13.0"])
+def test_other_pytorch(monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    assert refusal() == (f"lockstep needs PyTorch 2.13, found {version}: pip install torch==2.13.0")
+
+
+def test_no_pytorch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    message = refusal()
+    assert message.startswith("lockstep needs PyTorch 2.13, which does not import (")
+    assert message.endswith("): pip install torch==2.13.0") and is_one_sentence(message)
+
+
+def test_other_python(monkeypatch):
+    monkeypatch.setattr(platform, "python_version", lambda: "3.12.1")
+    monkeypatch.setattr(sys, "version_info", (3, 12, 1))
+    assert refusal() == (
+        "lockstep needs CPython 3.11, this is cpython 3.12.1: make an environment with Python 3.11"
+    )
+
+
+def test_other_interpreter(monkeypatch):
+    monkeypatch.setattr(platform, "python_version", lambda: "3.11.9")
+    monkeypatch.setattr(sys, "implementation", types.SimpleNamespace(name="pypy"))
+    assert "this is pypy 3.11.9: make an environment with Python 3.11" in refusal()
+
+
+def test_other_machine(monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert refusal() == ("lockstep runs on Linux x86-64, this is linux aarch64: use such a machine")
+
+
+def test_no_library(tmp_path):
+    package = tmp_path / "lockstep"
+    package.mkdir()
+    for file in Path(lockstep.__file__).parent.glob("*.py"):
+        (package / file.name).write_bytes(file.read_bytes())
+    done = run_python("-c", "import lockstep", path=tmp_path)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "ImportError: the C++ library of lockstep is not there or does not load ("
+    )
+    assert "build it with scripts/setup.sh" in last
+
+
+# ---- python -m lockstep
+
+
+def test_missing_script(tmp_path):
+    done = run_python("-m", "lockstep", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "lockstep: the path of a script is missing: give one",
+        "usage: python -m lockstep script.py [arguments of the script]",
+    ]
+    done = run_python("-m", "lockstep", "nothing.py", "--more", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == (
+        "lockstep: no script 'nothing.py': give the path of a file that exists"
+    )
+
+
+def test_script_with_a_syntax_error(tmp_path):
+    (tmp_path / "bad.py").write_text("x = = 1\n")
+    done = run_python("-m", "lockstep", "bad.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "SyntaxError: invalid syntax"
+    assert "__main__.py" not in done.stderr and "Traceback" not in done.stderr
