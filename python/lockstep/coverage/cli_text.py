@@ -1,8 +1,12 @@
-"""The command that runs one program again, as it is printed."""
+"""Texts that are printed and kept: the command that runs a program again, paths made portable."""
 
 from __future__ import annotations
 
+import re
 import shlex
+
+# results are kept and compared between machines: no folder of this one
+_FOLDERS = re.compile(r"(?:/[\w.+-]+)+/(?:site-packages/|lib/python3\.\d+/|python/(?=lockstep/))")
 
 
 def reproduce(case_id: str, program: str, way: str) -> str:
@@ -16,3 +20,8 @@ def reproduce(case_id: str, program: str, way: str) -> str:
     if way != "strict":
         parts += ["--way", way]
     return shlex.join(parts)
+
+
+def portable(text: str) -> str:
+    """The text with the paths of installed packages cut to where the package begins."""
+    return _FOLDERS.sub("", text)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .case import Case
+from .cli_text import portable
 from .worker import Child, start_child
 
 _RESTART_LIMIT = 5
@@ -143,7 +144,9 @@ def summarize(child: Child, way: str) -> dict[str, Any]:
     if failures:
         keep = ("program", "status", "detail")
         case["failures"] = [{k: r[k] for k in keep} for r in failures[:_FAILURE_LIMIT]]
-    skips = Counter(r["detail"][0] for r in results if r["status"] == "skip")
+        for failure in case["failures"]:
+            failure["detail"] = [portable(line) for line in failure["detail"]]
+    skips = Counter(portable(r["detail"][0]) for r in results if r["status"] == "skip")
     if skips:
         case["skips"] = dict(skips)
     _add_measures(case, [r for r in results if "counts" in r])
@@ -173,7 +176,8 @@ def _add_measures(case: dict[str, Any], judged: list[dict[str, Any]]) -> None:
     for r in judged:
         for reason, count in r["counts"].get("reasons", {}).items():
             reasons[reason] += count
-            examples.setdefault(reason, r["program"])
+            line = r["counts"].get("examples", {}).get(reason, "")
+            examples.setdefault(reason, portable(f"{r['program']} {line}".strip()))
     if reasons:
         case["reasons"] = dict(reasons)
         case["reason_examples"] = examples

@@ -54,7 +54,17 @@ class Strict(Eager):
         wanted = ("calls", "traced_calls", "ops", "graph_ops", "eager_ops", "divergences")
         counts = {k: stats.get(k, 0) for k in wanted}
         counts["reasons"] = dict(stats.get("reasons", {}))
+        if counts["reasons"]:
+            counts["examples"] = self._example_lines(fn)
         return counts
+
+    def _example_lines(self, fn: Callable) -> dict[str, str]:
+        """For each reason, a line of the program that has it, and the ops there."""
+        found: dict[str, str] = {}
+        for line in self._lockstep.explain(fn).to_dict()["lines"]:
+            for reason in line["reasons"]:
+                found.setdefault(reason, f"{line['where']}: {', '.join(line['ops'])}"[:200])
+        return found
 
     def close(self, fn: Callable) -> None:
         self._lockstep.reset(fn)
