@@ -4,16 +4,18 @@ from lockstep._check import load_library
 
 _C = load_library()
 
-from lockstep.knobs import KNOBS, config  # noqa: E402
 from lockstep.doors import install as _install_doors  # noqa: E402
 from lockstep.errors import Error  # noqa: E402
 from lockstep.explain import Explanation, explain  # noqa: E402
 from lockstep.function import function, reset, reset_stats, stats  # noqa: E402
+from lockstep.knobs import KNOBS, config  # noqa: E402
+from lockstep.knobs import install_log as _install_log  # noqa: E402
 from lockstep.session import session  # noqa: E402
 
 REASONS: dict[str, str] = _C.reasons()
 
 _install_doors(_C)
+_install_log(_C)
 
 __version__ = "0.1.0"
 __all__ = [

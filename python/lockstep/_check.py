@@ -8,13 +8,19 @@ def check_platform() -> None:
     """Raises ImportError with what to do where this build cannot run."""
     if sys.implementation.name != "cpython" or sys.version_info[:2] != (3, 11):
         found = f"{sys.implementation.name} {platform.python_version()}"
-        raise ImportError(f"lockstep needs CPython 3.11, this is {found}: use a Python 3.11 environment")
+        raise ImportError(
+            f"lockstep needs CPython 3.11, this is {found}: make an environment with Python 3.11"
+        )
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise ImportError(f"lockstep runs on Linux x86-64, this is {sys.platform} {platform.machine()}")
+        found = f"{sys.platform} {platform.machine()}"
+        raise ImportError(f"lockstep runs on Linux x86-64, this is {found}: use such a machine")
     try:
         import torch
     except ImportError as error:
-        raise ImportError("lockstep needs PyTorch 2.13: pip install torch==2.13.0") from error
+        raise ImportError(
+            f"lockstep needs PyTorch 2.13, which does not import ({error}): "
+            "pip install torch==2.13.0"
+        ) from error
     if torch.__version__.split("+")[0].split(".")[:2] != ["2", "13"]:
         raise ImportError(
             f"lockstep needs PyTorch 2.13, found {torch.__version__}: pip install torch==2.13.0"

@@ -1,16 +1,39 @@
 """`lockstep.explain`: what ran where, line by line, and why."""
 
 import json
-from collections import defaultdict
+import linecache
+import os
+import re
+import sys
 
 from lockstep._check import load_library
 from lockstep.function import core_of
 
 _C = load_library()
 
+_PLACE = re.compile(r"(?P<file>\S.*):(?P<line>\d+) in (?P<function>.+)")
+_PATH = re.compile(r"(?:(?<= )|^)/[^\n]*?(?=:\d+ in )")
+_COUNTS = ("asked", "in_graph", "eager", "fetched")
+_TIMES = ("wait_seconds", "graph_seconds", "eager_seconds")
+_NOT_RUN = ("slower", "switched_off", "function_busy")  # reasons that count calls, not ops
+_SHOWN_DIVERGENCES = 5
+
 
 class Explanation:
-    """What is known of a decorated function. `str()` for people, `to_dict()` and `to_json()` for programs."""
+    """What is known of a function: `str()` for people, `to_dict()` and `to_json()` for programs.
+
+    Attributes:
+        name: of the function.
+        counters: what `lockstep.stats` gives.
+        calls: dict of `traced` (at least in part), `coexecuted` and `eager` (as a whole) calls.
+        shares: dict of what the graph ran: `ops` by count and `kernel_time` by time, 0 to 1.
+        lines: one dict for each source line that asked for ops, by file and line: `file`, `line`,
+            `function`, `where`, `source`, `asked`, `in_graph`, `eager`, `fetched` (counts),
+            `wait_seconds`, `graph_seconds`, `eager_seconds` (of kernels), `ops` and `reasons`
+            (dicts from name to count).
+        divergences: the latest ones, each with `call`, `where`, `expected` and `found`.
+        auto: what `when="auto"` chose (`way`) and on what figures; `is_auto`, `is_settled`.
+    """
 
     def __init__(self, name: str, counters: dict, nodes: list, divergences: list, auto: dict):
         self.name = name
@@ -18,75 +41,151 @@ class Explanation:
         self.counters = counters
         self.divergences = divergences
         self.lines = _by_line(nodes)
+        whole = sum(counters["reasons"].get(reason, 0) for reason in _NOT_RUN)
+        traced = counters["traced_calls"]
+        coexecuted = max(0, counters["calls"] - traced - whole)
+        self.calls = {"traced": traced, "coexecuted": coexecuted, "eager": whole}
+        graph = sum(line["graph_seconds"] for line in self.lines)
+        eager = sum(line["eager_seconds"] for line in self.lines)
+        self.shares = {
+            "ops": _share(counters["graph_ops"], counters["ops"]),
+            "kernel_time": _share(graph, graph + eager),
+        }
 
     def to_dict(self) -> dict:
-        """A plain dict of name, counters, lines (one dict for each source line) and divergences."""
-        return {
-            "name": self.name,
-            "counters": self.counters,
-            "lines": self.lines,
-            "divergences": self.divergences,
-            "auto": self.auto,
-        }
+        """All attributes as a plain dict that JSON can hold."""
+        keys = ("name", "calls", "shares", "counters", "lines", "divergences", "auto")
+        return {key: getattr(self, key) for key in keys}
 
     def to_json(self) -> str:
         """The same as JSON."""
         return json.dumps(self.to_dict(), indent=1)
 
     def __str__(self) -> str:
-        c = self.counters
-        share = 100 * c["graph_ops"] / c["ops"] if c["ops"] else 0.0
-        text = [
-            f"{self.name}: {c['calls']} calls ({c['traced_calls']} traced), {c['ops']} ops, {share:.1f} % in the graph",
-            f"  {c['nodes']} nodes in {c['blocks']} blocks, {c['divergences']} divergences, {c['fetches']} fetches, "
-            f"{c['waits']} waits ({c['wait_seconds']:.3f} s)",
-        ]
-        if self.auto["is_auto"] and self.auto["is_settled"]:
-            text.append(
-                f"  auto chose {self.auto['way']}: behind {1e3 * self.auto['behind_seconds']:.3f} ms, "
-                f"inplace {1e3 * self.auto['inplace_seconds']:.3f} ms, "
-                f"eager {1e3 * self.auto['eager_seconds']:.3f} ms (medians, measured {self.auto['measurements']} times)"
-            )
-        for reason, count in sorted(c["reasons"].items(), key=lambda item: -item[1]):
-            text.append(f"  eager: {reason} x {count}: {_C.reasons()[reason]}")
-        text.append("")
-        text.append(f"  {'asked':>8} {'graph':>8} {'eager':>8} {'fetched':>8} {'waited ms':>10}  line")
-        for line in self.lines:
-            why = ", ".join(f"{name} x {count}" for name, count in line["reasons"].items())
-            text.append(
-                f"  {line['asked']:>8} {line['in_graph']:>8} {line['eager']:>8} {line['fetched']:>8} "
-                f"{1e3 * line['wait_seconds']:>10.2f}  {line['where']}" + (f"  [{why}]" if why else "")
-            )
-        for d in self.divergences[-5:]:
-            text.append(f"  call {d['call']} parted after {d['where']}:")
-            text.append(f"    known way: {d['expected']}")
-            text.append(f"    taken way: {d['found']}")
-        return "\n".join(text)
+        blank = [""] if self.lines else []
+        text = [*self._head(), *self._auto_text(), *self._reasons_text(), *blank]
+        return "\n".join([*text, *self._lines_text(), *self._divergences_text()])
 
     __repr__ = __str__
 
+    def _head(self) -> list[str]:
+        c, calls = self.counters, self.calls
+        return [
+            f"{self.name}: {c['calls']} calls: {calls['traced']} traced, "
+            f"{calls['coexecuted']} co-executed, {calls['eager']} eager",
+            f"  the graph ran {100 * self.shares['ops']:.1f} % of {c['ops']} ops, "
+            f"{100 * self.shares['kernel_time']:.1f} % of kernel time",
+            f"  {c['nodes']} nodes in {c['blocks']} blocks, {c['divergences']} divergences, "
+            f"{c['feeds']} feeds, {c['fetches']} fetches, "
+            f"{c['waits']} waits ({c['wait_seconds']:.3f} s)",
+        ]
+
+    def _auto_text(self) -> list[str]:
+        auto = self.auto
+        if not auto["is_auto"]:
+            return []
+        if not auto["is_settled"]:
+            return ["  auto has not measured enough calls yet"]
+        figures = ", ".join(
+            f"{name.removesuffix('_seconds')} {1e3 * value:.3f} ms"
+            for name, value in auto.items()
+            if name.endswith("_seconds")
+        )
+        times = f"medians, measured {auto['measurements']} times"
+        return [f"  auto chose {auto['way']}: {figures} ({times})"]
+
+    def _reasons_text(self) -> list[str]:
+        sentences = _C.reasons()
+        reasons = sorted(self.counters["reasons"].items(), key=lambda item: -item[1])
+        return [f"  eager: {reason} x {count}: {sentences[reason]}" for reason, count in reasons]
+
+    def _lines_text(self) -> list[str]:
+        if not self.lines:
+            return []
+        heads = f"{'asked':>7} {'graph':>7} {'eager':>7} {'fetched':>7}"
+        text = [f"  {heads} {'kernels ms':>10} {'waited ms':>9}  line"]
+        for line in self.lines:
+            why = ", ".join(f"{name} x {count}" for name, count in line["reasons"].items())
+            counts = " ".join(f"{line[key]:>7}" for key in _COUNTS)
+            kernels = 1e3 * (line["graph_seconds"] + line["eager_seconds"])
+            times = f"{kernels:>10.2f} {1e3 * line['wait_seconds']:>9.2f}"
+            place = f"{_shorten(line['where'])}: {line['source']}"
+            text.append(f"  {counts} {times}  {place}" + (f"  [{why}]" if why else ""))
+        return text
+
+    def _divergences_text(self) -> list[str]:
+        text = []
+        for d in self.divergences[-_SHOWN_DIVERGENCES:]:
+            text += [
+                f"  call {d['call']} parted after {_shorten(d['where'])}",
+                f"    known way: {_shorten(d['expected']) or 'none'}",
+                f"    taken way: {_shorten(d['found'])}",
+            ]
+        return text
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _shorten(text: str) -> str:
+    """Paths relative to the working directory, else to the folder that Python imported from."""
+    return _PATH.sub(lambda match: _short_path(match.group()), text)
+
+
+def _short_path(path: str) -> str:
+    folders = [os.getcwd(), *sorted(filter(None, sys.path), key=len, reverse=True)]
+    for folder in folders:
+        prefix = os.path.join(os.path.abspath(folder), "")
+        if path.startswith(prefix) and prefix != os.sep:
+            return path[len(prefix) :]
+    return path
+
+
+def _new_line(where: str) -> dict:
+    found = _PLACE.fullmatch(where)
+    file, number = (found["file"], int(found["line"])) if found else ("", 0)
+    return {
+        "where": where,
+        "file": file,
+        "line": number,
+        "function": found["function"] if found else "",
+        "source": linecache.getline(file, number).strip(),
+        **dict.fromkeys(_COUNTS, 0),
+        **dict.fromkeys(_TIMES, 0.0),
+        "ops": {},
+        "reasons": {},
+    }
+
 
 def _by_line(nodes: list) -> list:
-    lines: dict = defaultdict(
-        lambda: {"asked": 0, "in_graph": 0, "eager": 0, "fetched": 0, "wait_seconds": 0.0, "ops": {}, "reasons": {}}
-    )
+    lines: dict = {}
     for node in nodes:
-        if not node["op"]:
+        if not node["op"] or not node["asked"]:
             continue
-        line = lines[node["where"]]
-        for key in ("asked", "in_graph", "eager", "fetched", "wait_seconds"):
+        where = node["where"]
+        line = lines[where] = lines.get(where) or _new_line(where)
+        for key in _COUNTS + _TIMES:
             line[key] += node[key]
         line["ops"][node["op"]] = line["ops"].get(node["op"], 0) + node["asked"]
         for reason, count in node["reasons"].items():
             line["reasons"][reason] = line["reasons"].get(reason, 0) + count
-    return [{"where": where, **line} for where, line in lines.items()]
+    return sorted(lines.values(), key=lambda line: (line["file"], line["line"], line["function"]))
 
 
 def explain(fn) -> Explanation:
-    """Explains a decorated function, a decorated module or a session.
+    """Explains what happened since a function was decorated, or since `lockstep.reset_stats`.
+
+    Args:
+        fn: a decorated function, a decorated module or a session.
+
+    Returns:
+        An Explanation; `print` it, or see its attributes.
 
     Raises:
-        Error: where it is none of these.
+        Error: where `fn` is none of these.
     """
     core = core_of(fn, "lockstep.explain")
-    return Explanation(core.name, _C.counters(core), _C.nodes(core), _C.divergences(core), _C.auto_figures(core))
+    return Explanation(
+        core.name, _C.counters(core), _C.nodes(core), _C.divergences(core), _C.auto_figures(core)
+    )

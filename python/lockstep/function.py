@@ -1,10 +1,12 @@
-"""`lockstep.function`: the decorator, and what it makes of functions, modules, generators and coroutines."""
+"""`lockstep.function`: the decorator, and what it makes of functions, modules and generators."""
 
 import asyncio
 import collections.abc
+import copy
 import functools
 import inspect
 import os
+import sys
 import types
 import weakref
 
@@ -30,12 +32,18 @@ def _name_of(fn) -> str:
 
 
 class Function(_C.Callable):
-    """A decorated callable. Its `__call__` is a C function, so that no frame of ours stands in a traceback."""
+    """A decorated callable. Its `__call__` is a C function: no frame of ours in a traceback."""
 
     def __init__(self, fn, options: dict):
         super().__init__(fn, _name_of(fn))
         functools.update_wrapper(self, fn)
         self._options = options
+        if inspect.isfunction(fn):  # so that `inspect` sees what kind of function it is
+            self.__code__, self.__defaults__, self.__kwdefaults__ = (
+                fn.__code__,
+                fn.__defaults__,
+                fn.__kwdefaults__,
+            )
         if asyncio.iscoroutinefunction(fn):
             self._is_coroutine = asyncio.coroutines._is_coroutine
         _all_functions.add(self)
@@ -49,7 +57,9 @@ class Function(_C.Callable):
         name_origins(self.core.name_origin, self.__wrapped__, args, kwargs)
 
     def __get__(self, instance, owner=None):
-        return self if instance is None else types.MethodType(self, instance)
+        wrapped = self.__wrapped__
+        binds = hasattr(type(wrapped), "__get__") and not inspect.ismethod(wrapped)
+        return types.MethodType(self, instance) if binds and instance is not None else self
 
     def __repr__(self):
         return f"<lockstep.function {self.core.name}>"
@@ -58,14 +68,27 @@ class Function(_C.Callable):
         return self
 
     def __deepcopy__(self, memo):
-        return self
+        if inspect.isfunction(self.__wrapped__):
+            return self  # as functions are
+        return _decorate(copy.deepcopy(self.__wrapped__, memo), self._options)
 
     def __reduce__(self):
-        return self.__qualname__  # by its name, as functions are
+        name = getattr(self, "__qualname__", None)
+        if name and _find(getattr(self, "__module__", None), name) is self:
+            return name  # by its name, as functions are
+        return _decorate, (self.__wrapped__, self._options)
+
+
+def _find(module: str | None, name: str):
+    """What stands under a dotted name in a module that is imported; None where there is nothing."""
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 class _Stepwise(Function):
-    """A decorated generator or coroutine function: each step up to the next `yield` or `await` is a call."""
+    """A decorated generator or coroutine function: each step up to `yield` or `await` is a call."""
 
     _make = None
 
@@ -82,6 +105,26 @@ class _Coroutine(_C.Steps):
         return self
 
 
+class _AsyncGenerator(collections.abc.AsyncGenerator):
+    """A running async generator: each step up to an `await` or `yield` is a call."""
+
+    def __init__(self, function, inner):
+        self._function = function
+        self._inner = inner
+
+    def __anext__(self):
+        return _Coroutine(self._function, self._inner.__anext__())
+
+    def asend(self, value):
+        return _Coroutine(self._function, self._inner.asend(value))
+
+    def athrow(self, *error):
+        return _Coroutine(self._function, self._inner.athrow(*error))
+
+    def aclose(self):
+        return _Coroutine(self._function, self._inner.aclose())
+
+
 class _GeneratorFunction(_Stepwise):
     _make = _Generator
 
@@ -90,23 +133,65 @@ class _CoroutineFunction(_Stepwise):
     _make = _Coroutine
 
 
+class _AsyncGeneratorFunction(_Stepwise):
+    _make = _AsyncGenerator
+
+
 collections.abc.Generator.register(_Generator)
 collections.abc.Coroutine.register(_Coroutine)
 
 
-def _decorate(fn, options: dict):
+def _check_target(fn) -> None:
+    if inspect.isclass(fn):
+        raise Error(
+            "not_callable",
+            "lockstep.function",
+            f"{fn.__qualname__} is a class: decorate a method of it (forward, for an nn.Module) "
+            "or an instance",
+        )
     if not callable(fn):
         raise Error(
             "not_callable",
             "lockstep.function",
-            f"{fn!r} is a {type(fn).__name__}, not a callable: decorate a function, a method or an nn.Module",
+            f"{fn!r} is a {type(fn).__name__}, not a callable: "
+            "decorate a function, a method or an nn.Module",
         )
-    if is_disabled() or isinstance(fn, Function):
+
+
+def _check_same_options(decorated: Function, options: dict) -> None:
+    if options and options != decorated._options:
+        raise Error(
+            "conflicting_options",
+            "lockstep.function",
+            f"{decorated.core.name} is decorated with {decorated._options or 'no options'}, "
+            f"{options} conflicts with that: decorate it once, with all options",
+        )
+
+
+def _decorate_module(module: torch.nn.Module, options: dict) -> torch.nn.Module:
+    # nn.Module.__call__ looks here first; attributes, hooks and state_dict stay as they are
+    inner = module._compiled_call_impl
+    if isinstance(inner, Function):
+        _check_same_options(inner, options)
+    else:
+        module._compiled_call_impl = Function(inner or module._call_impl, options)
+        module._compiled_call_impl.core.name = type(module).__name__
+    return module
+
+
+def _decorate(fn, options: dict):
+    if isinstance(fn, (classmethod, staticmethod)):
+        return type(fn)(_decorate(fn.__func__, options))
+    _check_target(fn)
+    if is_disabled():
+        return fn
+    if isinstance(fn, Function):
+        _check_same_options(fn, options)
         return fn
     if isinstance(fn, torch.nn.Module):
-        # nn.Module.__call__ looks here first; attributes, hooks and state_dict stay as they are
-        fn._compiled_call_impl = Function(fn._call_impl, options)
-        return fn
+        return _decorate_module(fn, options)
+    if inspect.isasyncgenfunction(fn):
+        return _AsyncGeneratorFunction(fn, options)
     if inspect.isgeneratorfunction(fn):
         return _GeneratorFunction(fn, options)
     if inspect.iscoroutinefunction(fn):
@@ -115,17 +200,20 @@ def _decorate(fn, options: dict):
 
 
 def function(fn=None, **options):
-    """Makes a callable run in lockstep. Use bare (`@function`) or with options (`@function(when="always")`).
+    """Makes a callable run in lockstep: `@function`, or with options `@function(errors="late")`.
 
     Args:
-        fn: a function, method, lambda, closure, `nn.Module` instance, generator or coroutine function.
+        fn: a function, method, lambda, closure, `nn.Module` instance, `functools.partial`,
+            classmethod, staticmethod, generator, coroutine or async generator function. Each step
+            of a generator or coroutine is a call: the caller's code in between is not intercepted.
         **options: see `lockstep.KNOBS`.
 
     Returns:
         A callable with the same name, doc and signature (an `nn.Module` itself for a module).
 
     Raises:
-        Error: for an unknown option, a value that is not allowed, or something that cannot be called.
+        Error: for an unknown option, a value that is not allowed, something that cannot be called,
+            or something that is decorated already with other options.
     """
     knobs.check_knobs("lockstep.function", options)
     if fn is None:
@@ -134,7 +222,7 @@ def function(fn=None, **options):
 
 
 def core_of(fn, where: str):
-    """The C++ record of a decorated function, a decorated module or a session; raises Error for anything else."""
+    """The C++ record of a decorated function or module or of a session; Error for anything else."""
     if isinstance(fn, torch.nn.Module):
         fn = getattr(fn, "_compiled_call_impl", None)
     if isinstance(fn, types.MethodType):
@@ -143,14 +231,29 @@ def core_of(fn, where: str):
     if core is None and is_disabled() and callable(fn):
         return _C.Function()  # nothing was decorated: nothing has happened
     if not isinstance(core, _C.Function):
-        raise Error("not_decorated", where, f"{fn!r} is not decorated: put @lockstep.function on it")
+        message = f"{fn!r} is not decorated: put @lockstep.function on it"
+        raise Error("not_decorated", where, message)
     return core
 
 
 def reset(fn=None) -> None:
-    """Forgets the graph and the counters of a function, or of all of them."""
-    for one in [core_of(fn, "lockstep.reset")] if fn is not None else [f.core for f in _all_functions]:
-        one.reset()
+    """Forgets the graph and the counters of a function, or of all of them.
+
+    Args:
+        fn: a decorated function or module, or a session; None for all decorated functions.
+
+    Raises:
+        Error: where `fn` is not decorated, or runs now.
+    """
+    named = [] if fn is None else [core_of(fn, "lockstep.reset")]
+    for one in named or [f.core for f in _all_functions]:
+        try:
+            one.reset()
+        except ValueError:
+            message = (
+                f"{one.name} runs now and cannot be forgotten: call reset when it has returned"
+            )
+            raise Error("function_busy", "lockstep.reset", message) from None
 
 
 def reset_stats(fn) -> None:
@@ -159,5 +262,16 @@ def reset_stats(fn) -> None:
 
 
 def stats(fn) -> dict:
-    """The counters of a function or session since the last reset; see docs/explain.md for each."""
+    """The counters of a function or session since the last reset; see docs/explain.md for each.
+
+    Args:
+        fn: a decorated function or module, or a session.
+
+    Returns:
+        A dict with calls, traced_calls, ops, graph_ops, eager_ops, feeds, fetches, waits,
+        wait_seconds, divergences, blocks, nodes and reasons (a dict from reason to count).
+
+    Raises:
+        Error: where `fn` is none of these.
+    """
     return _C.counters(core_of(fn, "lockstep.stats"))

@@ -1,8 +1,11 @@
-"""The knobs: one table with default and meaning, read from the environment, set by `config`, or given to `function`."""
+"""The knobs: one table, read from the environment, set by `config`, or given to `function`."""
 
 import contextlib
 import contextvars
+import difflib
 import os
+import types
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +30,20 @@ class Knob:
 KNOBS: dict[str, Knob] = {
     "numerics": Knob(
         "strict",
-        "strict: PyTorch's own kernels in eager's order with eager's thread count, bit for bit equal",
+        "strict: PyTorch's own kernels in eager's order with eager's thread count, "
+        "bit for bit equal",
         ("strict",),
     ),
     "when": Knob(
         "auto",
-        "auto: co-execute where it measures faster than eager; always: force it; never: run eagerly",
+        "auto: co-execute where it measures faster than eager; always: force it; "
+        "never: run eagerly",
         ("auto", "always", "never"),
     ),
     "runner": Knob(
         "behind",
-        "where kernels run when co-execution is forced: behind, on a thread that trails the leading one; "
+        "where kernels run when co-execution is forced: "
+        "behind, on a thread that trails the leading one; "
         "inplace, on the leading thread whenever it waits (auto measures both)",
         ("behind", "inplace"),
     ),
@@ -49,18 +55,23 @@ KNOBS: dict[str, Knob] = {
     ),
 }
 
-_overrides: contextvars.ContextVar[dict] = contextvars.ContextVar("lockstep_config", default={})
+_overrides: contextvars.ContextVar[Mapping] = contextvars.ContextVar(
+    "lockstep_config", default=types.MappingProxyType({})
+)
 
 
 def check_knobs(where: str, knobs: dict) -> dict:
     """Returns the knobs; raises Error for an unknown name or value."""
     for name, value in knobs.items():
         if name not in KNOBS:
-            raise Error("unknown_option", where, f"no option {name!r}; there are {', '.join(KNOBS)}")
+            near = difflib.get_close_matches(str(name), KNOBS, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            message = f"no option {name!r}: {hint}there are {', '.join(KNOBS)}"
+            raise Error("unknown_option", where, message)
         choices = KNOBS[name].choices
         if choices is not None and value not in choices:
             allowed = ", ".join(map(repr, choices))
-            raise Error("bad_value", where, f"{name}={value!r} is not one of {allowed}")
+            raise Error("bad_value", where, f"{name}={value!r} cannot be: use one of {allowed}")
     return knobs
 
 
@@ -73,7 +84,7 @@ def _from_environment(name: str) -> Any:
 
 
 def current(own: dict) -> dict:
-    """The settings in force: the decorator's own, else `config`, else the environment, else the default."""
+    """The settings in force: the decorator's own, else `config`, the environment, the default."""
     overrides = _overrides.get()
     settings = {}
     for name, knob in KNOBS.items():
@@ -87,9 +98,28 @@ def current(own: dict) -> dict:
     return settings
 
 
+def install_log(library) -> None:
+    """Switches on the lines on standard error that LOCKSTEP_LOG names. Call once, at import.
+
+    Raises:
+        Error: for a kind of line that there is not.
+    """
+    words = os.environ.get("LOCKSTEP_LOG", "").split(",")
+    wanted = [word.strip() for word in words if word.strip()]
+    if not wanted:
+        return
+    kinds = [name for name, _ in library.log_kinds()]
+    for kind in wanted:
+        if kind not in kinds:
+            where = "environment variable LOCKSTEP_LOG"
+            message = f"no kind {kind!r} of lines: use some of {', '.join(kinds)} (commas between)"
+            raise Error("unknown_option", where, message)
+    library.set_log(wanted)
+
+
 @contextlib.contextmanager
 def config(**knobs):
-    """Sets knobs for the functions called inside of the `with` block that do not set them themselves.
+    """Sets knobs for what is called inside of the `with` block and does not set them itself.
 
     Raises:
         Error: for an unknown name or a value that is not allowed.

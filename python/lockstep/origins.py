@@ -1,4 +1,4 @@
-"""Names for the tensors that a call takes from outside: parameters, buffers, arguments, closure cells, globals."""
+"""Names for the tensors that a call takes from outside: parameters, arguments, globals, ..."""
 
 import functools
 import inspect
@@ -26,7 +26,7 @@ def _name_value(record, name: str, value, depth: int) -> None:
 
 
 def name_origins(record, fn, args: tuple, kwargs: dict) -> None:
-    """Calls `record(tensor, name)` for every tensor that can be reached from a call of `fn` by a short path."""
+    """Calls `record(tensor, name)` for tensors that a call of `fn` can reach by a short path."""
     while isinstance(fn, functools.partial):
         args, kwargs, fn = fn.args + args, {**fn.keywords, **kwargs}, fn.func
     owner = getattr(fn, "__self__", None)
@@ -38,10 +38,11 @@ def name_origins(record, fn, args: tuple, kwargs: dict) -> None:
         bound = dict(enumerate(args)) | kwargs
     for name, value in bound.items():
         _name_value(record, str(name), value, 0)
-    code = getattr(fn, "__code__", None)
-    if code is None:
+    fn = inspect.unwrap(getattr(fn, "__func__", fn))
+    if not inspect.isfunction(fn):
         return
-    for name, cell in zip(code.co_freevars, fn.__closure__ or ()):
+    code = fn.__code__
+    for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=False):
         try:
             _name_value(record, name, cell.cell_contents, 0)
         except ValueError:  # an empty cell

@@ -1,5 +1,7 @@
 """`with lockstep.session()`: lockstep around code that cannot be put into a function."""
 
+import threading
+
 from lockstep import knobs
 from lockstep._check import load_library
 from lockstep.errors import Error
@@ -9,10 +11,18 @@ _C = load_library()
 
 
 class session:
-    """Runs the body of the `with` block in lockstep, without a barrier until its end. Can be entered again later.
+    """Runs the body of the `with` block in lockstep, without a barrier until its end.
+
+    A session can be entered again later and then knows what it has seen. Inside of another session
+    or of a decorated function it is a part of that one. `lockstep.stats` and `lockstep.explain`
+    take it.
+
+    Args:
+        **options: see `lockstep.KNOBS`.
 
     Raises:
-        Error: for an unknown option, or a session that is entered twice or closed twice.
+        Error: for an unknown option, a session that is entered twice or closed twice, or one that
+            is closed by another thread than the one that opened it.
     """
 
     def __init__(self, **options):
@@ -21,16 +31,19 @@ class session:
         self.core.name = "session"
         self._is_open = False
         self._runs = False
+        self._thread = None
 
     def __enter__(self):
         if self._is_open:
-            raise Error("session_open", "lockstep.session", "this session is open already: close it first")
+            message = "this session is open already: close it first, or make another one"
+            raise Error("session_open", "lockstep.session", message)
         self._is_open = True
         settings = knobs.current(self._options)
         self._runs = not is_disabled() and settings["when"] != "never"
         if self._runs:
             self.core.waits_for_errors = settings["errors"] == "exact"
             self.core.set_runner(settings["runner"])
+            self._thread = threading.get_ident()
             self.core.begin()
         return self
 
@@ -43,7 +56,11 @@ class session:
 
     def _close(self, quietly: bool) -> None:
         if not self._is_open:
-            raise Error("session_closed", "lockstep.session", "this session is closed already")
+            message = "this session is not open: enter it with `with`, and close it once"
+            raise Error("session_closed", "lockstep.session", message)
+        if self._runs and self._thread != threading.get_ident():
+            message = "another thread opened this session: close it there"
+            raise Error("session_thread", "lockstep.session", message)
         self._is_open = False
         if self._runs:
             self.core.end(quietly)
