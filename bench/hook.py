@@ -1,13 +1,14 @@
-"""What interception itself costs: time in the hook for an op, and of the runner for an event.
+"""What interception itself costs: of the leading thread for an op, of the runner for an event.
 
-The counters come from `lockstep.bench_counters()`, a dict of totals since the process began:
+    eager     a chain of tiny ops, run eagerly
+    lockstep  the same in lockstep, with the wait at the end of the call
+    asking    only the function's body: Python, autograd, the hook; nothing is computed there
+    skeleton  the whole call with kernels replaced by nothing and the runner on the leading thread
+              (`runner="inplace"`): Python, autograd, hook and runner
 
-    hook_entries, hook_seconds        ops that entered the hook; time from entry to return
-    runner_events, runner_seconds     events the runner took; its time without kernels
-    leader_seconds                    time on the leading thread inside co-executed calls
-
-A script that runs while they are missing says so, and reports only the whole cost an op: the time
-of a chain of tiny ops in lockstep and eagerly, divided by their number.
+all in microseconds for an op. Where `lockstep.bench_counters()` exists, a dict of totals with
+`hook_entries`, `hook_seconds`, `runner_events` and `runner_seconds`, the time from entry into the
+hook to its return and the runner's own time stand beside them.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import lockstep  # noqa: E402
 import torch  # noqa: E402
 
 OPS = 500
+WARM_UP = 5
 
 
 def chain(x):
@@ -73,39 +75,70 @@ def counters():
     return dict(read()) if read else {}
 
 
-def time_calls(function, repeats):
-    """Median seconds of a call."""
+def timed(function, **options):
+    """The function in lockstep, and the list that takes the seconds of its body."""
+    bodies = []
+
+    def body(x):
+        began = time.perf_counter()
+        result = function(x)
+        bodies.append(time.perf_counter() - began)
+        return result
+
+    return lockstep.function(body, when="always", numerics="strict", **options), bodies
+
+
+def call_often(function, repeats):
+    """Seconds of each call."""
     seconds = []
     for _ in range(repeats):
         x = torch.ones(4, 4)
         began = time.perf_counter()
         function(x)
         seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
+    return seconds
+
+
+def measure_skeleton(function, repeats):
+    """Median seconds of a call on one thread without kernels; None if the build cannot do that."""
+    skip = getattr(lockstep._C, "skip_kernels", None)
+    if skip is None or "runner" not in lockstep.KNOBS:
+        return None
+    decorated, _ = timed(function, runner="inplace")
+    call_often(decorated, WARM_UP)
+    skip(True)
+    try:
+        return statistics.median(call_often(decorated, repeats))
+    finally:
+        skip(False)
 
 
 def measure(name, repeats):
     function, count = CASES[name]
-    decorated = lockstep.function(function, when="always", numerics="strict")
-    time_calls(decorated, 5)
+    decorated, bodies = timed(function)
+    call_often(decorated, WARM_UP)
+    bodies.clear()
     lockstep.reset_stats(decorated)
     before = counters()
-    with_lockstep = time_calls(decorated, repeats)
+    whole = call_often(decorated, repeats)
     after = counters()
     stats = lockstep.stats(decorated)
     count = count or stats["ops"] / repeats
-    eager = time_calls(function, repeats)
+    skeleton = measure_skeleton(function, repeats)
     row = {
         "case": name,
-        "ops_a_call": count,
-        "eager_us_an_op": eager / count * 1e6,
-        "lockstep_us_an_op": with_lockstep / count * 1e6,
-        "graph_share": stats["graph_ops"] / max(1, stats["ops"]),
+        "ops a call": count,
+        "graph share": stats["graph_ops"] / max(1, stats["ops"]),
+        "eager": statistics.median(call_often(function, repeats)) / count * 1e6,
+        "lockstep": statistics.median(whole) / count * 1e6,
+        "asking": statistics.median(bodies) / count * 1e6,
+        "skeleton": None if skeleton is None else skeleton / count * 1e6,
     }
     for part, events in (("hook", "hook_entries"), ("runner", "runner_events")):
         number = after.get(events, 0) - before.get(events, 0)
         seconds = after.get(f"{part}_seconds", 0.0) - before.get(f"{part}_seconds", 0.0)
-        row[f"{part}_us"] = seconds / number * 1e6 if number else None
+        if number:
+            row[f"{part}, counted"] = seconds / number * 1e6
     return row
 
 
@@ -123,8 +156,6 @@ def main():
     for row in rows:
         cells = [f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()]
         print("| " + " | ".join(cells) + " |")
-    if not counters():
-        print("lockstep.bench_counters is missing: hook and runner could not be told apart")
     if arguments.out:
         arguments.out.write_text(json.dumps(rows, indent=1))
     return 0
