@@ -204,7 +204,7 @@ def _main(args: argparse.Namespace) -> int:
     create_way(args.way)
     preload(list({c.source for c in cases}))
     if thread_count() > 1:
-        print(f"lockstep.coverage: {thread_count()} threads before the first fork", file=sys.stderr)
+        print(f"note: {thread_count()} threads run before the first fork", file=sys.stderr)
     if args.case or args.function:
         return _run_one(args, cases[0])
     done = _run(args, cases, args.way)
