@@ -41,6 +41,8 @@ struct Function {
   Way forced_way = Way::kBehind; // where it is not auto
   bool waits_for_errors = true;  // errors by value are raised where eager raises them
   static constexpr size_t kKeptDivergences = 64;
+  size_t max_nodes = 1 << 16;    // of the graph; above it the least recently used go
+  uint64_t clock = 0;            // events asked for
 
   Function();
 };

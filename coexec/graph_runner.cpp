@@ -60,7 +60,7 @@ void GraphRunner::run_front() {
         has_failed_.store(true, std::memory_order_release);
       }
     }
-    event.node->counts.kernel_seconds += static_cast<double>(__rdtsc() - begin);
+    event.node->counts.kernel_ticks += static_cast<double>(__rdtsc() - begin);
   }
   event.clear();  // drops the last references to values that nobody needs any more
   channel_.finish_front();

@@ -9,8 +9,9 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 #include <ATen/Parallel.h>
-#include <xmmintrin.h>
+#include <x86intrin.h>
 
+#include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "coexec/value_check.h"
 #include "dynamic/shape_memo.h"
@@ -90,7 +91,7 @@ void Session::on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
     function_->counters.eager_ops++;
     function_->counters.reasons[static_cast<int>(Reason::interrupted)]++;
     drain();
-    return run_natively(info, stack);
+    return run_natively(info, stack, /*in_graph=*/false);
   }
   if (!foreign && info.python_kernel) foreign = Reason::python_kernel;
   if (phase_ == Phase::kTracing) return trace_op(info, stack, place, foreign);
@@ -201,8 +202,9 @@ std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
 
 // ---- running on the leading thread
 
-void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack) {
+void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {
   ++native_depth_;
+  const auto begin = __rdtsc();
   try {
     op.handle.redispatchBoxed(keys_, stack);  // goes on below the hook: what is above has been done
   } catch (...) {
@@ -210,6 +212,9 @@ void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack) {
     throw;
   }
   --native_depth_;
+  auto& counts = cursor_->counts;
+  (in_graph && phase_ != Phase::kTracing ? counts.native_ticks : counts.eager_ticks) +=
+      static_cast<double>(__rdtsc() - begin);
 }
 
 namespace {
@@ -248,14 +253,20 @@ void Session::settle_operands() {
   }
 }
 
+void Session::log_fallback(const graph::Node& node, Reason reason) {
+  write_log(LogKind::k_fallback, function_->name,
+            node.op->name + " at " + node.where + " ran eagerly: " + graph::reason_name(reason));
+}
+
 void Session::run_eagerly(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, Reason reason) {
+  if (is_logged(LogKind::k_fallback)) log_fallback(*node, reason);
   function_->counters.eager_ops++;
   function_->counters.reasons[static_cast<int>(reason)]++;
   node->counts.eager++;
   node->counts.reasons[static_cast<int>(reason)]++;
   drain();
   settle_operands();
-  run_natively(op, stack);
+  run_natively(op, stack, /*in_graph=*/false);
 }
 
 // ---- matching
@@ -282,6 +293,11 @@ void Session::diverge(const OpInfo& op) {
   }
   divergence.found = op.name + " at " + counter_->describe().where;
   divergence.call = counters.calls;
+  if (is_logged(LogKind::k_diverge))
+    write_log(LogKind::k_diverge, function_->name,
+              "call " + std::to_string(divergence.call) + " took " + divergence.found + " where " +
+                  (divergence.expected.empty() ? "nothing" : divergence.expected) + " was known, after " +
+                  divergence.where);
   if (function_->divergences.size() >= Function::kKeptDivergences) function_->divergences.pop_front();
   function_->divergences.push_back(std::move(divergence));
   drain();

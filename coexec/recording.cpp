@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/executor.h"
@@ -62,6 +63,10 @@ graph::Node* Session::record(const OpInfo& op, at::ArrayRef<c10::IValue> args, c
   graph::Node* node = graph.find_node(place.key, &op);
   *known = node != nullptr;
   if (!node) {
+    if (graph.op_node_count() >= function_->max_nodes) {
+      wait_done(runner_.channel().asked(), /*interruptible=*/false);  // pending events name their nodes
+      graph.forget_oldest(cursor_);
+    }
     node = graph.add_node(place.key, &op);
     const auto details = counter_->describe();
     node->where = details.where;
@@ -127,6 +132,7 @@ void Session::advance(graph::Node* node, graph::Edge* edge) {
   cursor_ = node;
   node->counts.asked++;
   node->last_call = call_;
+  node->last_used = ++function_->clock;
 }
 
 // Runs a compute op on the leading thread, where everything it touches is at rest, and remembers what it made of its
@@ -185,6 +191,7 @@ void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& 
   graph::Node* node = record(op, args, place, &known);
   function_->counters.eager_ops++;
   const Reason reason = foreign.value_or(Reason::tracing);
+  if (foreign && is_logged(LogKind::k_fallback)) log_fallback(*node, reason);
   function_->counters.reasons[static_cast<int>(reason)]++;
   node->counts.reasons[static_cast<int>(reason)]++;
   node->counts.eager++;

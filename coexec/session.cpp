@@ -5,8 +5,10 @@
 #include <x86intrin.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 
+#include "coexec/event_log.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
@@ -22,6 +24,7 @@ constexpr auto kWake = std::chrono::microseconds(20000);  // how often a wait lo
 constexpr int kSpins = 400;
 
 std::atomic<uint32_t> next_serial{1};
+std::atomic<uint64_t> next_call{1};
 Host* the_host = nullptr;
 
 struct Sessions {
@@ -105,7 +108,8 @@ void Session::begin(Function& function, bool in_place) {
   runner_.set_in_place(in_place);
   function_ = &function;
   function.counters.calls++;
-  call_++;
+  call_ = next_call.fetch_add(1, std::memory_order_relaxed);
+  nodes_before_ = static_cast<uint32_t>(function.graph.op_node_count());
   cursor_ = function.graph.entry();
   cursor_->counts.asked++;
   decided_.reset();
@@ -123,6 +127,10 @@ void Session::begin(Function& function, bool in_place) {
   } else {
     start_runner();
   }
+  if (is_logged(LogKind::k_call))
+    write_log(LogKind::k_call, function.name,
+              "call " + std::to_string(function.counters.calls) +
+                  (phase_ == Phase::kTracing ? " is recorded" : " runs in lockstep"));
   tracer::listen(this);
 }
 
@@ -144,6 +152,13 @@ void Session::end() {
   publish_all();
   if (auto* exit = function_->graph.exit(); !function_->graph.find_edge(cursor_, exit))
     function_->graph.add_edge(cursor_, exit);
+  if (traced_in_this_call_ && is_logged(LogKind::k_trace)) {
+    const size_t nodes = function_->graph.op_node_count();
+    write_log(LogKind::k_trace, function_->name,
+              "call " + std::to_string(function_->counters.calls) + " was recorded: " +
+                  std::to_string(nodes > nodes_before_ ? nodes - nodes_before_ : 0) + " new nodes, " +
+                  std::to_string(nodes) + " in all");
+  }
   const uint64_t foreign = foreign_ops_.exchange(0);
   function_->counters.reasons[static_cast<int>(graph::Reason::foreign_thread)] += foreign;
   function_->counters.ops += foreign;
@@ -287,7 +302,16 @@ void Session::wait_done(uint64_t number, bool interruptible) {
     const double waited = now_seconds() - begin;
     function_->counters.wait_seconds += waited;
     if (cursor_) cursor_->counts.wait_seconds += waited;
+    if (is_logged(LogKind::k_wait)) log_wait(waited);
   }
+}
+
+void Session::log_wait(double seconds) {
+  char text[64];
+  std::snprintf(text, sizeof text, "waited %.3f ms after ", 1e3 * seconds);
+  const bool has_place = cursor_ && cursor_->op;
+  write_log(LogKind::k_wait, function_->name,
+            text + (has_place ? cursor_->op->name + " at " + cursor_->where : std::string("the start of the call")));
 }
 
 void Session::wait_for_room() {

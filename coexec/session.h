@@ -109,11 +109,12 @@ class Session final : public tracer::OpSink {
   at::Tensor wrap_result(const at::Tensor& result, graph::Node* node, size_t index,
                          std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>>& made,
                          bool* aliases);
-  void run_natively(const graph::OpInfo& op, torch::jit::Stack* stack);
+  void run_natively(const graph::OpInfo& op, torch::jit::Stack* stack, bool in_graph = true);
   bool run_watching_warnings(const graph::OpInfo& op, torch::jit::Stack* stack);
   bool run_and_learn(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node);
   void link_results(const graph::OpInfo& op, const torch::jit::Stack& results, const graph::Node& node);
   void run_eagerly(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node, graph::Reason reason);
+  void log_fallback(const graph::Node& node, graph::Reason reason);
   void settle_operands();
 
   // ---- waiting
@@ -121,6 +122,7 @@ class Session final : public tracer::OpSink {
   void consume_until(uint64_t number);
   void wait_done(uint64_t number, bool interruptible);
   void wait_for_room();
+  void log_wait(double seconds);
   void publish_all();
   void raise_failure();
   Link* new_link_locked_list(Link* link);
@@ -138,6 +140,7 @@ class Session final : public tracer::OpSink {
   std::mutex consumer_mutex_;
   int known_streak_ = 0;
   bool traced_in_this_call_ = false;
+  uint32_t nodes_before_ = 0;  // this call: the graph's op nodes
   uint64_t call_ = 0;
   uint64_t memo_epoch_ = 0;
   int threads_ = -1;            // kernels run with this many

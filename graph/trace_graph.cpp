@@ -9,9 +9,10 @@ TraceGraph::TraceGraph() { clear(); }
 void TraceGraph::clear() {
   nodes_.clear();
   index_.clear();
-  for (uint32_t id : {0u, 1u}) {  // entry and exit
+  next_id_ = 0;
+  for (int i = 0; i < 2; ++i) {  // entry and exit
     nodes_.push_back(std::make_unique<Node>());
-    nodes_.back()->id = id;
+    nodes_.back()->id = next_id_++;
   }
 }
 
@@ -23,7 +24,7 @@ Node* TraceGraph::find_node(uint64_t location, const OpInfo* op) {
 Node* TraceGraph::add_node(uint64_t location, const OpInfo* op) {
   nodes_.push_back(std::make_unique<Node>());
   Node* node = nodes_.back().get();
-  node->id = static_cast<uint32_t>(nodes_.size() - 1);
+  node->id = next_id_++;
   node->location = location;
   node->op = op;
   index_.emplace(Key{location, op}, node);
@@ -42,9 +43,34 @@ Edge& TraceGraph::add_edge(Node* from, Node* to) {
   return from->next.back();
 }
 
+Node* TraceGraph::node_at(uint32_t id) {
+  auto found = std::lower_bound(nodes_.begin(), nodes_.end(), id,
+                                [](const auto& node, uint32_t wanted) { return node->id < wanted; });
+  return found != nodes_.end() && (*found)->id == id ? found->get() : nullptr;
+}
+
+void TraceGraph::forget_oldest(const Node* kept) {
+  if (op_node_count() == 0) return;
+  std::vector<uint64_t> uses;
+  for (const auto& node : nodes_)
+    if (node->op) uses.push_back(node->last_used);
+  std::nth_element(uses.begin(), uses.begin() + uses.size() / 4, uses.end());
+  const uint64_t latest = uses[uses.size() / 4];
+  const auto is_old = [&](const Node& node) { return node.op && &node != kept && node.last_used <= latest; };
+  for (const auto& node : nodes_) {
+    if (is_old(*node)) {
+      for (const auto& edge : node->next) --edge.to->predecessor_count;
+      index_.erase({node->location, node->op});
+    } else {
+      std::erase_if(node->next, [&](const Edge& edge) { return is_old(*edge.to); });
+    }
+  }
+  std::erase_if(nodes_, [&](const auto& node) { return is_old(*node); });
+}
+
 std::vector<std::vector<const Node*>> TraceGraph::blocks() const {
   std::vector<std::vector<const Node*>> blocks;
-  std::vector<bool> inside(nodes_.size(), false);
+  std::vector<bool> inside(next_id_, false);
   for (const auto& node : nodes_)  // a node goes on in its predecessor's block if neither has another way
     if (node->next.size() == 1 && node->next[0].to->predecessor_count == 1 && node->op)
       inside[node->next[0].to->id] = true;

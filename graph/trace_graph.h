@@ -57,7 +57,9 @@ struct NodeCounts {
   uint64_t eager = 0;
   uint64_t fetched = 0;
   double wait_seconds = 0;
-  double kernel_seconds = 0;
+  double kernel_ticks = 0;  // of the time stamp counter: on the graph runner
+  double native_ticks = 0;  // in the graph, on the leading thread
+  double eager_ticks = 0;   // eagerly
   std::array<uint32_t, kReasonCount> reasons{};
 };
 
@@ -77,6 +79,7 @@ struct Node {
   std::vector<Edge> next;
   uint32_t predecessor_count = 0;
   uint64_t last_call = 0;
+  uint64_t last_used = 0;  // by the clock of the function; the least recently used go first
   NodeCounts counts;
 };
 
@@ -101,7 +104,10 @@ class TraceGraph {
   Node* add_node(uint64_t location, const OpInfo* op);
   Edge* find_edge(Node* from, const Node* to);
   Edge& add_edge(Node* from, Node* to);
-  Node* node_at(uint32_t id) { return id < nodes_.size() ? nodes_[id].get() : nullptr; }
+  Node* node_at(uint32_t id);
+  // Removes about a quarter of the nodes, the least recently used ones but not `kept`, with their edges. The ids of the
+  // others stay.
+  void forget_oldest(const Node* kept);
   void clear();
 
   // Straight runs with one way in and one way out.
@@ -120,7 +126,8 @@ class TraceGraph {
       return key.location * 0x9e3779b97f4a7c15ull ^ reinterpret_cast<uintptr_t>(key.op);
     }
   };
-  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<std::unique_ptr<Node>> nodes_;  // ids rise; after forget_oldest they have gaps
+  uint32_t next_id_ = 0;
   std::unordered_map<Key, Node*, KeyHash> index_;
 };
 

@@ -4,7 +4,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <chrono>
+#include <cstdio>
 
+#include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "python/bindings/bind.h"
 
@@ -44,6 +46,21 @@ PyObject* call_eagerly(Function& function, PyObject* callable, PyObject* args, P
   return PyObject_Call(callable, args, kwargs);
 }
 
+void note_time(Function& function, Way way, double seconds, bool was_recorded) {
+  const auto before = function.policy.figures().measurements;
+  function.policy.note(way, seconds, was_recorded);
+  const auto figures = function.policy.figures();
+  if (figures.measurements == before || !is_logged(coexec::LogKind::k_auto)) return;
+  std::string text = std::string("chose ") + coexec::way_name(figures.way) + " on";
+  for (int other = 0; other < coexec::kWayCount; ++other) {
+    char figure[64];
+    std::snprintf(figure, sizeof figure, " %s %.3f ms", coexec::way_name(static_cast<Way>(other)),
+                  1e3 * figures.seconds[other]);
+    text += figure;
+  }
+  write_log(coexec::LogKind::k_auto, function.name, text);
+}
+
 PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args, PyObject* kwargs) {
   Session& session = Session::of_this_thread();
   if (session.is_active()) {  // a decorated function called by another: part of the outer call
@@ -70,7 +87,7 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
     }
   }
   const bool recorded = way != Way::kEager && session.was_recorded();
-  if (function.is_auto && result) function.policy.note(way, now_seconds() - begin, recorded);
+  if (function.is_auto && result) note_time(function, way, now_seconds() - begin, recorded);
   function.is_busy.store(false);
   return result;
 }
@@ -139,12 +156,34 @@ void name_origin(Function& function, const py::handle& tensor, const std::string
 
 }  // namespace
 
+// Tells the collector what a C++ object holds: a decorated module or closure mostly stands in a cycle with its callable.
+template <class T, py::object T::*... members>
+py::custom_type_setup collected() {
+  return py::custom_type_setup([](PyHeapTypeObject* heap_type) {
+    auto* type = &heap_type->ht_type;
+    type->tp_flags |= Py_TPFLAGS_HAVE_GC;
+    type->tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+      Py_VISIT(Py_TYPE(self));
+      if (!py::detail::is_holder_constructed(self)) return 0;
+      const auto& object = py::cast<T&>(py::handle(self));
+      for (PyObject* held : {(object.*members).ptr()...}) Py_VISIT(held);
+      return 0;
+    };
+    type->tp_clear = [](PyObject* self) {
+      if (!py::detail::is_holder_constructed(self)) return 0;
+      auto& object = py::cast<T&>(py::handle(self));
+      ((object.*members = py::none()), ...);
+      return 0;
+    };
+  });
+}
+
 void bind_function(py::module_& m) {
-  py::class_<Callable>(m, "Callable")
+  py::class_<Callable>(m, "Callable", collected<Callable, &Callable::wrapped>())
       .def(py::init<py::object, std::string>())
       .def_readonly("core", &Callable::core)
       .def("__call__", &call);
-  py::class_<Steps>(m, "Steps")
+  py::class_<Steps>(m, "Steps", collected<Steps, &Steps::function, &Steps::inner>())
       .def(py::init<py::object, py::object>())
       .def("__iter__", [](const py::object& self) { return self; })
       .def("__next__", [](Steps& s) { return s.step(py::hasattr(s.inner, "__next__") ? "__next__" : "send",
@@ -159,6 +198,7 @@ void bind_function(py::module_& m) {
         f.forced_way = runner == "inplace" ? Way::kInPlace : Way::kBehind;
       })
       .def_readwrite("waits_for_errors", &Function::waits_for_errors)
+      .def_readwrite("max_nodes", &Function::max_nodes)
       .def_readonly("serial", &Function::serial)
       .def("name_origin", &name_origin)
       .def("has_nodes", [](const Function& f) { return f.graph.op_node_count() > 0; })

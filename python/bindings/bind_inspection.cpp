@@ -1,5 +1,9 @@
 #include <pybind11/stl.h>
+#include <x86intrin.h>
 
+#include <chrono>
+
+#include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
@@ -12,6 +16,16 @@ namespace lockstep::bindings {
 using coexec::Function;
 
 namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+const double first_seconds = now_seconds();
+const double first_ticks = static_cast<double>(__rdtsc());
+
+// Of the time stamp counter, measured since the library was loaded.
+double seconds_per_tick() { return (now_seconds() - first_seconds) / (static_cast<double>(__rdtsc()) - first_ticks); }
 
 template <class Array>
 py::dict reasons_of(const Array& counts) {
@@ -54,7 +68,8 @@ py::dict node_of(const graph::Node& n) {
   d["eager"] = n.counts.eager;
   d["fetched"] = n.counts.fetched;
   d["wait_seconds"] = n.counts.wait_seconds;
-  d["kernel_ticks"] = n.counts.kernel_seconds;
+  d["graph_seconds"] = seconds_per_tick() * (n.counts.kernel_ticks + n.counts.native_ticks);
+  d["eager_seconds"] = seconds_per_tick() * n.counts.eager_ticks;
   d["reasons"] = reasons_of(n.counts.reasons);
   py::list next;
   for (const auto& edge : n.next) next.append(edge.to->id);
@@ -97,6 +112,8 @@ void bind_inspection(py::module_& m) {
     }
     return d;
   });
+  m.def("set_log", &coexec::set_log);
+  m.def("log_kinds", [] { return coexec::log_kinds(); });
   m.def("memory_statistics", [] {
     const auto s = dynamic::Pool::instance().statistics();
     return py::dict(py::arg("used_bytes") = s.used_bytes, py::arg("peak_used_bytes") = s.peak_used_bytes,
