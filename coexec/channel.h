@@ -26,19 +26,18 @@ class Channel {
       wake_consumer();
     return asked_;
   }
-  uint64_t asked() const { return asked_; }
+  uint64_t asked() const { return head_.load(std::memory_order_relaxed); }  // on any thread
   bool is_done(uint64_t number) const { return done_.load(std::memory_order_acquire) >= number; }
   uint64_t done() const { return done_.load(std::memory_order_acquire); }
   // Returns whether event `number` is done; blocks for `timeout` at most.
   bool wait_done(uint64_t number, std::chrono::microseconds timeout) {
     if (is_done(number)) return true;
-    awaited_.store(number, std::memory_order_seq_cst);
     std::unique_lock lock(mutex_);
-    const bool done = progress_.wait_for(lock, timeout, [&] {
+    return progress_.wait_for(lock, timeout, [&] {
+      // several threads may wait: the smallest number wakes all, and who is not served says his again
+      if (awaited_.load(std::memory_order_relaxed) > number) awaited_.store(number, std::memory_order_seq_cst);
       return done_.load(std::memory_order_seq_cst) >= number;
     });
-    awaited_.store(~0ull, std::memory_order_seq_cst);
-    return done;
   }
 
   // ---- the executing side
@@ -50,7 +49,10 @@ class Channel {
     const uint64_t done = done_.load(std::memory_order_relaxed) + 1;
     done_.store(done, std::memory_order_seq_cst);
     if (awaited_.load(std::memory_order_seq_cst) <= done) {
-      { std::lock_guard lock(mutex_); }
+      {
+        std::lock_guard lock(mutex_);
+        awaited_.store(~0ull, std::memory_order_seq_cst);
+      }
       progress_.notify_all();
     }
   }
@@ -64,6 +66,11 @@ class Channel {
     std::lock_guard lock(mutex_);
     stopped_ = true;
     work_.notify_all();
+  }
+  // A consumer that has ended may begin again.
+  void restart() {
+    std::lock_guard lock(mutex_);
+    stopped_ = false;
   }
   bool is_stopped() {
     std::lock_guard lock(mutex_);

@@ -36,6 +36,7 @@ struct Function {
   std::deque<graph::Divergence> divergences;  // the latest ones
   std::unordered_map<const void*, std::string> origins;  // storage -> name of the parameter, argument, ...
   std::atomic<bool> is_busy{false};
+  uint64_t memo_epoch = 0;       // of the signatures that the nodes point to
   Policy policy;                 // of when="auto"
   bool is_auto = false;
   Way forced_way = Way::kBehind; // where it is not auto

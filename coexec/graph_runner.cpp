@@ -28,7 +28,9 @@ GraphRunner::KernelScope::KernelScope()
 GraphRunner::~GraphRunner() { stop(); }
 
 void GraphRunner::start() {
-  if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+  if (thread_.joinable()) return;
+  channel_.restart();
+  thread_ = std::thread([this] { loop(); });
 }
 
 void GraphRunner::stop() {

@@ -2,6 +2,8 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <cstring>
+
 #include "coexec/session.h"
 #include "dynamic/vm/executor.h"
 
@@ -36,7 +38,10 @@ std::recursive_mutex& links_mutex() {
 
 Link* link_of(const c10::StorageImpl* user) {
   const auto& pointer = user->data_ptr();
-  return pointer.get_deleter() == &drop_link ? static_cast<Link*>(pointer.get_context()) : nullptr;
+  if (pointer.get_deleter() != &drop_link) return nullptr;
+  if (auto* link = static_cast<Link*>(pointer.get_context())) return link;
+  std::lock_guard lock(links_mutex());  // another thread publishes it right now
+  return static_cast<Link*>(pointer.get_context());
 }
 
 bool owns_plain_memory(const c10::StorageImpl* user) {
@@ -48,10 +53,14 @@ bool owns_plain_memory(const c10::StorageImpl* user) {
 }
 
 void arm(c10::StorageImpl* user) {
+  if (user->has_materializer()) return;
+  std::lock_guard lock(links_mutex());  // another thread may use the tensor, too
   if (!user->has_materializer()) user->set_materializer(&materialize);
 }
 
 Link* link_storage(c10::StorageImpl* user) {
+  std::lock_guard lock(links_mutex());
+  if (Link* link = link_of(user)) return link;  // another thread was first
   auto twin = dynamic::create_empty_storage(static_cast<int64_t>(user->nbytes()));
   auto& pointer = user->_mutable_data_ptr_no_checks();
   void* data = pointer.get();
@@ -81,6 +90,11 @@ void publish(Link* link) {
   if (link->is_published) return;
   auto user = link->user.lock();
   if (!user) return;  // it is dying on another thread
+  if (auto& twin = link->twin; !twin->data_ptr().get() && twin->nbytes() > 0) {
+    // its event was never executed, since an earlier one failed: whoever looks finds memory
+    twin->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(twin->nbytes()));
+    std::memset(twin->mutable_data(), 0, twin->nbytes());
+  }
   auto& pointer = user->_mutable_data_ptr_no_checks();
   pointer.release_context();
   pointer = linked_pointer(link->twin->data_ptr().get(), link);

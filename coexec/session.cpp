@@ -4,6 +4,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <x86intrin.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -116,9 +117,9 @@ void Session::begin(Function& function, bool in_place) {
   known_streak_ = 0;
   traced_in_this_call_ = false;
   auto& memo = dynamic::ShapeMemo::instance();
-  if (memo.epoch() != memo_epoch_) {
+  if (memo.epoch() != function.memo_epoch) {
     for (const auto& node : function.graph.nodes()) node->signature = nullptr;
-    memo_epoch_ = memo.epoch();
+    function.memo_epoch = memo.epoch();
   }
   phase_ = cursor_->next.empty() ? Phase::kTracing : Phase::kCoExecuting;
   if (phase_ == Phase::kTracing) {
@@ -173,6 +174,8 @@ void Session::end() {
 
 void Session::raise_failure() {
   if (!runner_.has_failed()) return;
+  wait_done(runner_.channel().asked(), /*interruptible=*/false);  // until then the failure poisons what is pending
+  publish_all();
   std::rethrow_exception(runner_.take_failure());
 }
 
@@ -237,15 +240,7 @@ Link* Session::new_link_locked_list(Link* link) {
 
 void Session::publish_all() {
   std::lock_guard lock(links_mutex());
-  for (size_t i = unpublished_.size(); i > 0; --i) {
-    Link* link = unpublished_[i - 1];
-    auto& twin = link->twin;
-    if (!twin->data_ptr().get() && twin->nbytes() > 0) {  // its event was never executed: an earlier one failed
-      twin->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(twin->nbytes()));
-      std::memset(twin->mutable_data(), 0, twin->nbytes());
-    }
-    publish(link);
-  }
+  for (size_t i = unpublished_.size(); i > 0; --i) publish(unpublished_[i - 1]);
 }
 
 // ---- waiting
@@ -265,6 +260,7 @@ void Session::consume_until(uint64_t number) {
 
 void Session::wait_done(uint64_t number, bool interruptible) {
   auto& channel = runner_.channel();
+  number = std::min(number, channel.asked());  // a tensor shared by threads may bring another session's number
   if (channel.is_done(number)) return;
   if (in_place_) {
     struct Work {
@@ -297,7 +293,7 @@ void Session::wait_done(uint64_t number, bool interruptible) {
       host_.wait_released_uninterrupted(poll, &wait);
     }
   }
-  if (function_) {
+  if (t_session.session == this && function_) {  // counters belong to the leading thread
     function_->counters.waits++;
     const double waited = now_seconds() - begin;
     function_->counters.wait_seconds += waited;
