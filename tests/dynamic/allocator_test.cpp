@@ -1,0 +1,215 @@
+// The pool against a model: random sizes, no overlap, alignment, reuse, frees from other threads.
+#include "dynamic/vm/allocator.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace lockstep::dynamic {
+namespace {
+
+class Model {
+ public:
+  // False where the block overlaps another one.
+  bool add(char* block, size_t bytes) {
+    auto after = blocks_.lower_bound(block);
+    if (after != blocks_.end() && block + bytes > after->first) return false;
+    if (after != blocks_.begin()) {
+      auto before = std::prev(after);
+      if (before->first + before->second > block) return false;
+    }
+    blocks_.emplace(block, bytes);
+    return true;
+  }
+  std::pair<char*, size_t> take(std::mt19937& random) {
+    auto it = blocks_.begin();
+    std::advance(it, random() % blocks_.size());
+    auto block = *it;
+    blocks_.erase(it);
+    return block;
+  }
+  bool is_empty() const { return blocks_.empty(); }
+  size_t count() const { return blocks_.size(); }
+
+ private:
+  std::map<char*, size_t> blocks_;
+};
+
+size_t random_size(std::mt19937& random) {
+  switch (random() % 4) {
+    case 0: return 1 + random() % 256;
+    case 1: return 1 + random() % 40000;
+    case 2: return (random() % 64 + 1) * 4096;
+    default: return 1 + random() % 1000000;
+  }
+}
+
+char mark_of(const char* block) { return static_cast<char>(reinterpret_cast<uintptr_t>(block) >> 6); }
+
+TEST(Pool, RandomSizesNeverOverlapAndKeepTheirContents) {
+  auto& pool = Pool::instance();
+  std::mt19937 random(1);
+  Model model;
+  const size_t used_before = pool.statistics().used_bytes;
+  for (int step = 0; step < 20000; ++step) {
+    if (model.count() < 300 && random() % 5 < 3) {
+      const size_t bytes = random_size(random);
+      auto* block = static_cast<char*>(pool.allocate(bytes));
+      ASSERT_NE(block, nullptr);
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(block) % 64, 0u);
+      ASSERT_TRUE(pool.owns(block));
+      ASSERT_TRUE(model.add(block, bytes)) << bytes;
+      block[0] = block[bytes - 1] = mark_of(block);
+    } else if (!model.is_empty()) {
+      auto [block, bytes] = model.take(random);
+      ASSERT_EQ(block[0], mark_of(block));
+      ASSERT_EQ(block[bytes - 1], mark_of(block));
+      pool.deallocate(block);
+    }
+  }
+  while (!model.is_empty()) pool.deallocate(model.take(random).first);
+  EXPECT_EQ(pool.statistics().used_bytes, used_before);
+}
+
+TEST(Pool, NeighboursGrowTogetherAgain) {
+  auto& pool = Pool::instance();
+  constexpr size_t kBytes = 1 << 20;
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(pool.allocate(kBytes));
+  for (int i : {0, 2, 4, 6, 1, 3, 5, 7}) pool.deallocate(blocks[i]);
+  const size_t reserved = pool.statistics().reserved_bytes;
+  void* all = pool.allocate(8 * kBytes);
+  EXPECT_EQ(pool.statistics().reserved_bytes, reserved);  // no new addresses: the eight have become one
+  pool.deallocate(all);
+}
+
+TEST(Pool, ASteadyStateTakesNoNewAddresses) {
+  auto& pool = Pool::instance();
+  auto step = [&](unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 200; ++i) blocks.push_back(pool.allocate(random_size(random)));
+    for (void* block : blocks) pool.deallocate(block);
+  };
+  for (int i = 0; i < 3; ++i) step(7);
+  const size_t reserved = pool.statistics().reserved_bytes;
+  for (int i = 0; i < 20; ++i) step(7);
+  EXPECT_EQ(pool.statistics().reserved_bytes, reserved);
+}
+
+TEST(Pool, CountsPeaks) {
+  auto& pool = Pool::instance();
+  pool.reset_peak();
+  const size_t before = pool.statistics().used_bytes;
+  void* block = pool.allocate(3 << 20);
+  pool.deallocate(block);
+  EXPECT_EQ(pool.statistics().used_bytes, before);
+  EXPECT_GE(pool.statistics().peak_used_bytes, before + (3 << 20));
+  pool.reset_peak();
+  EXPECT_EQ(pool.statistics().peak_used_bytes, before);
+}
+
+TEST(Pool, ReleasingFreePagesTouchesNoUsedBlock) {
+  auto& pool = Pool::instance();
+  auto* kept = static_cast<char*>(pool.allocate(1 << 20));
+  auto* small = static_cast<char*>(pool.allocate(100));
+  void* dropped = pool.allocate(1 << 20);
+  std::memset(kept, 5, 1 << 20);
+  std::memset(small, 6, 100);
+  pool.deallocate(dropped);
+  pool.release_free_pages();
+  for (size_t i = 0; i < 1 << 20; i += 4096) ASSERT_EQ(kept[i], 5);
+  EXPECT_EQ(small[99], 6);
+  pool.deallocate(kept);
+  pool.deallocate(small);
+}
+
+// Each thread frees what another one has allocated.
+TEST(Pool, BlocksAreFreedByOtherThreads) {
+  auto& pool = Pool::instance();
+  const size_t used_before = pool.statistics().used_bytes;
+  constexpr int kThreads = 4, kRounds = 20, kBlocks = 100;
+  std::vector<std::vector<std::pair<char*, size_t>>> hands(kThreads);
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong{0};
+    for (int t = 0; t < kThreads; ++t)
+      threads.emplace_back([&, t] {
+        std::mt19937 random(round * kThreads + t);
+        auto& hand = hands[t];
+        for (auto [block, bytes] : hand) {
+          wrong += block[bytes - 1] != mark_of(block);
+          pool.deallocate(block);
+        }
+        hand.clear();
+        for (int i = 0; i < kBlocks; ++i) {
+          const size_t bytes = random_size(random) / 8 + 1;
+          auto* block = static_cast<char*>(pool.allocate(bytes));
+          block[0] = block[bytes - 1] = mark_of(block);
+          hand.emplace_back(block, bytes);
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    ASSERT_EQ(wrong.load(), 0);
+    std::rotate(hands.begin(), hands.begin() + 1, hands.end());
+    Model model;
+    for (const auto& hand : hands)
+      for (auto [block, bytes] : hand) ASSERT_TRUE(model.add(block, bytes));
+  }
+  for (auto& hand : hands)
+    for (auto [block, bytes] : hand) pool.deallocate(block);
+  EXPECT_EQ(pool.statistics().used_bytes, used_before);
+}
+
+TEST(PoolScope, OnlyThreadsInsideAllocateFromThePool) {
+  install_pool();
+  auto& pool = Pool::instance();
+  EXPECT_FALSE(pool.owns(at::empty({100}).const_data_ptr()));
+  at::Tensor inside;
+  {
+    PoolScope scope;
+    {
+      PoolScope nested;
+    }
+    inside = at::empty({100});
+    EXPECT_TRUE(pool.owns(inside.const_data_ptr()));
+    std::thread([&] { EXPECT_FALSE(pool.owns(at::empty({100}).const_data_ptr())); }).join();
+  }
+  EXPECT_FALSE(pool.owns(at::empty({100}).const_data_ptr()));
+  const size_t used = pool.statistics().used_bytes;
+  inside = at::Tensor();  // freed outside of the scope
+  EXPECT_LT(pool.statistics().used_bytes, used);
+}
+
+TEST(PoolScope, CanBeSwitchedOff) {
+  install_pool();
+  PoolScope scope;
+  auto before = at::empty({100});
+  enable_pool(false);
+  EXPECT_FALSE(Pool::instance().owns(at::empty({100}).const_data_ptr()));
+  before = at::Tensor();  // a block of the pool goes back to the pool all the same
+  enable_pool(true);
+  EXPECT_TRUE(Pool::instance().owns(at::empty({100}).const_data_ptr()));
+}
+
+// Paths of PyTorch that use raw_allocate need the context to be the data.
+TEST(PoolScope, RawAllocationsWork) {
+  install_pool();
+  PoolScope scope;
+  auto* allocator = c10::GetCPUAllocator();
+  auto pointer = allocator->allocate(1000);
+  EXPECT_EQ(pointer.get(), pointer.get_context());
+  void* raw = allocator->raw_allocate(1000);
+  EXPECT_TRUE(Pool::instance().owns(raw));
+  allocator->raw_deallocate(raw);
+  EXPECT_EQ(at::empty({0}).storage().nbytes(), 0u);
+}
+
+}  // namespace
+}  // namespace lockstep::dynamic
