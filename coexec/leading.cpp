@@ -66,11 +66,11 @@ void each_tensor(const OpInfo& op, at::ArrayRef<c10::IValue> args, F visit) {
   for (size_t a = 0; a < args.size(); ++a) {
     const auto& slot = op.args[a];
     if (slot.kind == ArgKind::kTensor) {
-      visit(args[a].isTensor() ? args[a].toTensor() : undefined, slot.is_written);
+      visit(args[a].isTensor() ? args[a].toTensor() : undefined, static_cast<int>(a));
     } else if (slot.kind == ArgKind::kTensorList || slot.kind == ArgKind::kOptionalTensorList) {
       if (args[a].isNone()) continue;
       for (const auto& item : args[a].toListRef())
-        visit(item.isTensor() ? item.toTensor() : undefined, slot.is_written);
+        visit(item.isTensor() ? item.toTensor() : undefined, static_cast<int>(a));
     }
   }
 }
@@ -127,9 +127,10 @@ Session::Place Session::locate() {
 std::optional<Reason> Session::collect_operands(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
   operands_.clear();
   std::optional<Reason> foreign;
-  each_tensor(op, args, [&](const at::Tensor& tensor, bool is_written) {
+  each_tensor(op, args, [&](const at::Tensor& tensor, int argument) {
     OperandView view;
-    view.is_written = is_written;
+    view.argument = argument;
+    view.is_written = op.args[argument].is_written;
     if (tensor.defined()) {
       view.tensor = &tensor;
       if (auto reason = why_foreign(tensor)) {
@@ -305,6 +306,17 @@ void Session::diverge(const OpInfo& op) {
   known_streak_ = 0;
 }
 
+namespace {
+
+// resize_ to the size that the tensor has already.
+bool is_idle_resize(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
+  if (op.name != "aten::resize_" || !args[0].isTensor() || !args[1].isIntList()) return false;
+  const auto sizes = args[1].toIntVector();
+  return args[0].toTensor().sizes() == at::IntArrayRef(sizes) && args[2].isNone();
+}
+
+}  // namespace
+
 void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
                       std::optional<Reason> foreign) {
   graph::Edge* edge = match(op, place.key);
@@ -343,6 +355,11 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
       if (node->is_plain_bool && stack->back().isScalar()) decided_ = stack->back().toScalar().to<bool>();
       return;
     case OpKind::kEager:
+      if (is_idle_resize(op, torch::jit::last(*stack, op.args.size()))) {
+        counters.graph_ops++;
+        node->counts.in_graph++;
+        return run_natively(op, stack);
+      }
       return run_eagerly(op, stack, node,
                          op.name.rfind("aten::", 0) == 0 ? Reason::moves_storage : Reason::custom_op);
     default:
@@ -372,7 +389,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
     return run_natively(op, stack);
   }
   if (signature && can_run_on_host(op, *signature)) return run_natively(op, stack);
-  if (!signature || must_wait(op, args)) return ask_and_wait(op, stack, node, signature);
+  if (!signature || synchronous_ || must_wait(op, args)) return ask_and_wait(op, stack, node, signature);
   ask(op, stack, node, *signature);
 }
 

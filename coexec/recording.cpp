@@ -16,24 +16,6 @@ using graph::Reason;
 
 namespace {
 
-// An out= argument that did not fit was given another size.
-bool output_was_resized(const graph::Signature& before, at::ArrayRef<c10::IValue> results) {
-  const auto& op = *before.op;
-  size_t flat = 0;
-  for (size_t a = 0; a < op.args.size(); ++a) {
-    const auto kind = op.args[a].kind;
-    if (kind == ArgKind::kTensorList || kind == ArgKind::kOptionalTensorList) return op.returns_out;
-    if (kind != ArgKind::kTensor) continue;
-    if (op.args[a].is_written)
-      for (size_t r = 0; r < op.returns.size(); ++r)
-        if (op.returns[r].alias_arg == static_cast<int>(a) && results[r].isTensor() &&
-            !(graph::layout_of(results[r].toTensor()).same_geometry(before.inputs[flat])))
-          return true;
-    ++flat;
-  }
-  return false;
-}
-
 constexpr int kRejoinStreak = 32;  // known events in a row, after which a traced call goes on in lockstep
 
 }  // namespace
@@ -133,6 +115,18 @@ void Session::advance(graph::Node* node, graph::Edge* edge) {
   node->counts.asked++;
   node->last_call = call_;
   node->last_used = ++function_->clock;
+}
+
+// An out= argument that did not fit was given another size.
+bool Session::output_was_resized(const graph::Signature& before, at::ArrayRef<c10::IValue> results) const {
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    if (!operands_[i].is_written) continue;
+    for (size_t r = 0; r < results.size(); ++r)
+      if (before.op->returns[r].alias_arg == operands_[i].argument && results[r].isTensor() &&
+          !graph::layout_of(results[r].toTensor()).same_geometry(before.inputs[i]))
+        return true;
+  }
+  return false;
 }
 
 // Runs a compute op on the leading thread, where everything it touches is at rest, and remembers what it made of its

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "coexec/function.h"
@@ -25,6 +26,7 @@ struct OperandView {
   const at::Tensor* tensor = nullptr;
   c10::StorageImpl* storage = nullptr;  // null: undefined tensor
   Link* link = nullptr;
+  int argument = 0;
   bool is_written = false;
 };
 
@@ -48,6 +50,8 @@ class Session final : public tracer::OpSink {
   static void on_raw_access(Link* link);
   void forget_locked(Link* link);       // links_mutex() held
   void drain_from_other_thread();
+  // While set, nothing stays pending: C++ above the hook reads the memory of what it asks for.
+  bool set_synchronous(bool on) { return std::exchange(synchronous_, on); }
   void note_fetch();  // a value was read through a wrapped entry point
   void note_foreign_op() { foreign_ops_.fetch_add(1); }
 
@@ -111,6 +115,7 @@ class Session final : public tracer::OpSink {
                          bool* aliases);
   void run_natively(const graph::OpInfo& op, torch::jit::Stack* stack, bool in_graph = true);
   bool run_watching_warnings(const graph::OpInfo& op, torch::jit::Stack* stack);
+  bool output_was_resized(const graph::Signature& before, at::ArrayRef<c10::IValue> results) const;
   bool run_and_learn(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node);
   void link_results(const graph::OpInfo& op, const torch::jit::Stack& results, const graph::Node& node);
   void run_eagerly(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node, graph::Reason reason);
@@ -138,6 +143,7 @@ class Session final : public tracer::OpSink {
   graph::Node* cursor_ = nullptr;
   bool in_place_ = false;  // events are executed by whoever waits, not behind
   std::mutex consumer_mutex_;
+  bool synchronous_ = false;
   int known_streak_ = 0;
   bool traced_in_this_call_ = false;
   uint32_t nodes_before_ = 0;  // this call: the graph's op nodes

@@ -71,6 +71,22 @@ bool try_settle(PyObject* self, PyObject* args, PyObject* kwargs) {
   END_HANDLE_TH_ERRORS_RET(false)
 }
 
+// What a raw reader asks for on its way, it reads as well.
+class SynchronousScope {
+ public:
+  explicit SynchronousScope(DoorKind kind)
+      : session_(kind == DoorKind::kSettle ? coexec::Session::active_on_this_thread() : nullptr),
+        before_(session_ && session_->set_synchronous(true)) {}
+  ~SynchronousScope() {
+    if (session_) session_->set_synchronous(before_);
+  }
+  SynchronousScope(const SynchronousScope&) = delete;
+
+ private:
+  coexec::Session* session_;
+  bool before_;
+};
+
 bool try_pass(const Door& door, PyObject* self, PyObject* first) {
   HANDLE_TH_ERRORS
   pass(door, self, first);
@@ -92,6 +108,7 @@ struct Entry {
     const bool passed = doors[kSlot].kind == DoorKind::kSettle ? try_settle(self, args, kwargs)
                                                               : try_pass(doors[kSlot], self, first_of(args));
     if (!passed) return nullptr;
+    const SynchronousScope scope(doors[kSlot].kind);
     return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(doors[kSlot].original))(
         self, args, kwargs);
   }
