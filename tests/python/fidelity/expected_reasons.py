@@ -20,5 +20,6 @@ EXPECTED = {
     "quantized": Reason("quantized_tensor", may_run_in_graph=False),
     "tensor subclass": Reason("tensor_subclass"),
     "meta device": Reason("meta_tensor", may_run_in_graph=False),
-    "python custom op": Reason("custom_op", may_run_in_graph=False),
+    "python custom op": Reason("python_kernel", may_run_in_graph=False),
+    "other namespace": Reason("custom_op", may_run_in_graph=False),
 }

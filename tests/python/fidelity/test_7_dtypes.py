@@ -378,7 +378,7 @@ def test_ops_of_other_namespaces():
 
         return Case(step, batch)
 
-    check(make, reason=EXPECTED["python custom op"])
+    check(make, reason=EXPECTED["other namespace"])
 
 
 def _callee(x, w):
