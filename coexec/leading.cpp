@@ -503,7 +503,7 @@ void Session::bump_versions(const Signature& signature) {
 
 void Session::note_event(uint64_t number) {
   for (auto& view : operands_) {
-    if (!view.link) continue;
+    if (!view.link || view.link->session != this) continue;  // another thread has taken it over meanwhile
     view.link->read = number;
     if (view.is_written) view.link->written = number;
   }

@@ -136,7 +136,7 @@ class Session final : public tracer::OpSink {
   std::unique_ptr<tracer::ProgramCounter> counter_;
   tracer::BackwardLocator backward_;
   GraphRunner runner_;
-  Phase phase_ = Phase::kIdle;
+  std::atomic<Phase> phase_{Phase::kIdle};  // written by the leading thread, read by any
   int depth_ = 0;
   std::atomic<int> native_depth_{0};
   Function* function_ = nullptr;
@@ -148,7 +148,6 @@ class Session final : public tracer::OpSink {
   bool traced_in_this_call_ = false;
   uint32_t nodes_before_ = 0;  // this call: the graph's op nodes
   uint64_t call_ = 0;
-  uint64_t memo_epoch_ = 0;
   int threads_ = -1;            // kernels run with this many
   unsigned float_mode_ = 0;     // of the leading thread: whether denormals are flushed
   std::atomic<uint64_t> foreign_ops_{0};
