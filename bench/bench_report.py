@@ -90,7 +90,7 @@ def graph_table(programs):
         entry, stats = variants["always"], variants["always"]["stats"]
         differences = entry["differences"] + variants.get("auto", {}).get("differences", [])
         share = stats.get("graph_ops", 0) / max(1, stats.get("ops", 0))
-        chose = "eager" if "slower" in variants["auto"]["stats"].get("reasons", {}) else "graph"
+        chose = variants["auto"]["stats"].get("auto", {}).get("way", "-")
         equal = "yes" if not differences else "no: " + differences[0].replace("|", "/")
         rows.append([program, equal, number(share, 4), stats.get("divergences", "-"), chose])
     return table(head, rows) if rows else ""

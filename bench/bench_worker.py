@@ -79,7 +79,7 @@ def measure_times(task):
 def stats_of(step):
     import lockstep
 
-    kept = lockstep.stats(step)
+    kept = {**lockstep.stats(step), "auto": lockstep.explain(step).to_dict()["auto"]}
     return {k: v for k, v in kept.items() if isinstance(v, (int, float, str, dict))}
 
 
