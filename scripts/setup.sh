@@ -78,7 +78,7 @@ if [ "$(cat "$VENV/.lockstep-packages" 2>/dev/null)" != "$wanted" ]; then
 fi
 
 say "build"
-cmake --preset release
+cmake --preset release -DPython_EXECUTABLE="$VENV/bin/python"
 cmake --build --preset release
 PYTHONPATH=python python -c 'import lockstep' ||
     fail "the build ended, but lockstep cannot be imported from python/"
