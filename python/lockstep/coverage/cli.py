@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import platform
+import signal
 import sys
 import time
 from collections import Counter
@@ -176,6 +177,8 @@ def _check(args: argparse.Namespace) -> None:
 def main(argv: list[str]) -> int:
     """Returns 0 where nothing failed, 1 where a case did, 2 on bad input."""
     args = _parser().parse_args(argv)
+    # its children are process groups of their own: they end with it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _main(args)
     except BadInput as e:
