@@ -58,7 +58,10 @@ def run_call(module, state, step, call):
             values["raised"] = raised(error, module.__file__)
             del error
         found = snapshot(values)
-        module.between(state, call)
+        try:
+            module.between(state, call)
+        except RuntimeError as error:
+            found.append(("between raised", str(error)))
     return found
 
 
