@@ -509,6 +509,15 @@ void Session::note_event(uint64_t number) {
   }
 }
 
+namespace {
+
+void start_version(const at::Tensor& result, const Signature& signature, size_t output) {
+  if (output >= signature.output_versions.size() || !result.defined()) return;
+  for (int n = signature.output_versions[output]; n > 0; --n) result.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace
+
 void Session::ask(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, const Signature& signature) {
   wait_for_room();
   const auto args = torch::jit::last(*stack, op.args.size());
@@ -537,6 +546,7 @@ void Session::ask(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
       new_link_locked_list(link);
     }
     placeholders.push_back(create_placeholder(storages[layout.storage_group], layout));
+    start_version(placeholders.back(), signature, i);
   }
   // what comes back, in place of the arguments
   c10::SmallVector<c10::IValue, 4> results;
@@ -610,6 +620,7 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   std::vector<c10::IValue> results;
   if (learned) {
     fill_outputs(*learned, capture.results);
+    if (node->signature) learned->output_versions = node->signature->output_versions;  // seen with other sizes
   }
   for (size_t r = 0; r < op.returns.size(); ++r) {
     const auto& slot = op.returns[r];
@@ -617,12 +628,17 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
       results.push_back(args[slot.alias_arg]);
     } else if (slot.is_list) {
       c10::List<at::Tensor> tensors;
-      for (const auto& item : capture.results[r].toListRef())
-        tensors.push_back(wrap_result(item.toTensor(), node, index++, made, &aliases));
+      for (const auto& item : capture.results[r].toListRef()) {
+        at::Tensor wrapped = wrap_result(item.toTensor(), node, index, made, &aliases);
+        start_version(wrapped, known ? *known : *learned, index++);
+        tensors.push_back(std::move(wrapped));
+      }
       results.emplace_back(std::move(tensors));
     } else {
       const auto& value = capture.results[r];
-      results.emplace_back(wrap_result(value.isTensor() ? value.toTensor() : at::Tensor(), node, index++, made, &aliases));
+      at::Tensor wrapped = wrap_result(value.isTensor() ? value.toTensor() : at::Tensor(), node, index, made, &aliases);
+      start_version(wrapped, known ? *known : *learned, index++);
+      results.emplace_back(std::move(wrapped));
     }
   }
   if (learned && !has_dynamic_shape(op)) {

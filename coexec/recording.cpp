@@ -146,6 +146,10 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
   const auto results = torch::jit::last(*stack, op.returns.size()).vec();
   if (learned) {
     fill_outputs(*learned, results);
+    for (const auto& tensor : dynamic::fresh_results(op, results)) {
+      const bool counts = tensor.defined() && !tensor.is_inference();
+      learned->output_versions.push_back(counts ? static_cast<int8_t>(tensor._version()) : 0);
+    }
     learned->warns = warned;
     learned->resizes = output_was_resized(*learned, results);
     for (const auto& [tensor, before] : versions) {

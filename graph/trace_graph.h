@@ -33,6 +33,7 @@ struct Signature {
   bool warns = false;
   bool resizes = false;
   std::vector<int8_t> version_bumps;  // by input, of a written one, beyond what happens above the hook; or empty
+  std::vector<int8_t> output_versions;  // of fresh results that the kernel wrote in place on its way
   std::optional<Reason> special;  // a result is no plain tensor
 };
 

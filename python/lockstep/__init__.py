@@ -11,6 +11,7 @@ from lockstep.function import function, reset, reset_stats, stats  # noqa: E402
 from lockstep.knobs import KNOBS, config  # noqa: E402
 from lockstep.knobs import install_log as _install_log  # noqa: E402
 from lockstep.session import session  # noqa: E402
+from lockstep.verify import verify  # noqa: E402
 
 REASONS: dict[str, str] = _C.reasons()
 
@@ -30,4 +31,5 @@ __all__ = [
     "reset_stats",
     "session",
     "stats",
+    "verify",
 ]

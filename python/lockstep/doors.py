@@ -62,9 +62,10 @@ def _install_frames(library) -> None:
     truth_tests = [code for name, code in opcode.opmap.items() if "JUMP" in name and "IF_" in name]
     truth_tests.append(opcode.opmap["UNARY_NOT"])
     stdlib = sysconfig.get_paths()["stdlib"]
+    own = os.path.dirname(__file__)  # not coverage/: its programs are a user's
     library_folders = [
         os.path.dirname(torch.__file__) + os.sep,
-        os.path.dirname(__file__) + os.sep,
+        *(os.path.join(own, name) for name in os.listdir(own) if name.endswith(".py")),
         os.path.join(stdlib, "contextlib.py"),
         os.path.join(stdlib, "functools.py"),
     ]
