@@ -26,7 +26,7 @@ _FUNCTION_EXPOSURES = ("_to_dlpack", "_to_dlpack_versioned")
 # Composites above the hook that read memory or host values of their arguments in C++.
 _RAW_READERS = (
     "max_pool1d", "tensor_split", "ctc_loss", "lstm", "gru", "rnn_tanh", "rnn_relu",
-    "_pack_padded_sequence", "_pad_packed_sequence",
+    "_pack_padded_sequence", "_pad_packed_sequence", "tensor", "as_tensor", "asarray", "new_tensor", "new",
 )  # fmt: skip
 
 
