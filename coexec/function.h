@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <unordered_map>
 
@@ -28,6 +29,8 @@ struct Counters {
   std::array<uint64_t, graph::kReasonCount> reasons{};
 };
 
+class CallRecorder;
+
 struct Function {
   uint32_t serial = 0;  // unique in the process
   std::string name;
@@ -41,6 +44,7 @@ struct Function {
   bool is_auto = false;
   Way forced_way = Way::kBehind; // where it is not auto
   bool waits_for_errors = true;  // errors by value are raised where eager raises them
+  std::shared_ptr<CallRecorder> next_recorder;  // records the next call
   static constexpr size_t kKeptDivergences = 64;
   size_t max_nodes = 1 << 16;    // of the graph; above it the least recently used go
   uint64_t clock = 0;            // events asked for

@@ -11,6 +11,7 @@
 #include <ATen/Parallel.h>
 #include <x86intrin.h>
 
+#include "coexec/call_recorder.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "coexec/value_check.h"
@@ -94,8 +95,32 @@ void Session::on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
     return run_natively(info, stack, /*in_graph=*/false);
   }
   if (!foreign && info.python_kernel) foreign = Reason::python_kernel;
-  if (phase_ == Phase::kTracing) return trace_op(info, stack, place, foreign);
-  lead_op(info, stack, place, foreign);
+  if (recorder_) return show_recorder(info, stack, place, foreign);
+  dispatch(info, stack, place, foreign);
+}
+
+void Session::dispatch(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
+                       std::optional<Reason> foreign) {
+  if (phase_ == Phase::kTracing) return trace_op(op, stack, place, foreign);
+  lead_op(op, stack, place, foreign);
+}
+
+// A recorded call: nothing is pending when the recorder looks.
+void Session::show_recorder(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
+                            std::optional<Reason> foreign) {
+  drain();
+  for (auto& view : operands_)
+    if (view.link) wait_for(*view.link);
+  const bool is_ours = op.name.starts_with("aten::") || op.name.starts_with("prims::");
+  recorder_->before(op, torch::jit::last(*stack, op.args.size()), foreign || !is_ours);
+  try {
+    dispatch(op, stack, place, foreign);
+    drain();
+  } catch (...) {
+    recorder_->failed(*cursor_);
+    throw;
+  }
+  recorder_->after(*cursor_, torch::jit::last(*stack, op.returns.size()));
 }
 
 // Ambient state: what kernels read when they run. Most of it changes behind a door that drains (python/lockstep/doors.py);

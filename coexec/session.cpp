@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "coexec/call_recorder.h"
 #include "coexec/event_log.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
@@ -132,6 +133,8 @@ void Session::begin(Function& function, bool in_place) {
     write_log(LogKind::k_call, function.name,
               "call " + std::to_string(function.counters.calls) +
                   (phase_ == Phase::kTracing ? " is recorded" : " runs in lockstep"));
+  recorder_ = std::exchange(function.next_recorder, nullptr);
+  if (recorder_) recorder_->begin(function.counters.calls);
   tracer::listen(this);
 }
 
@@ -159,6 +162,10 @@ void Session::end() {
               "call " + std::to_string(function_->counters.calls) + " was recorded: " +
                   std::to_string(nodes > nodes_before_ ? nodes - nodes_before_ : 0) + " new nodes, " +
                   std::to_string(nodes) + " in all");
+  }
+  if (recorder_) {
+    recorder_->finish(function_->graph);
+    recorder_.reset();
   }
   const uint64_t foreign = foreign_ops_.exchange(0);
   function_->counters.reasons[static_cast<int>(graph::Reason::foreign_thread)] += foreign;

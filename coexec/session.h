@@ -93,6 +93,10 @@ class Session final : public tracer::OpSink {
   void advance(graph::Node* node, graph::Edge* edge);
 
   // ---- co-execution
+  void dispatch(const graph::OpInfo& op, torch::jit::Stack* stack, const Place& place,
+                std::optional<graph::Reason> foreign);
+  void show_recorder(const graph::OpInfo& op, torch::jit::Stack* stack, const Place& place,
+                     std::optional<graph::Reason> foreign);
   void lead_op(const graph::OpInfo& op, torch::jit::Stack* stack, const Place& place,
                std::optional<graph::Reason> foreign);
   graph::Edge* match(const graph::OpInfo& op, uint64_t location);
@@ -145,6 +149,7 @@ class Session final : public tracer::OpSink {
   std::mutex consumer_mutex_;
   bool synchronous_ = false;
   int known_streak_ = 0;
+  std::shared_ptr<CallRecorder> recorder_;  // of this call; mostly none
   bool traced_in_this_call_ = false;
   uint32_t nodes_before_ = 0;  // this call: the graph's op nodes
   uint64_t call_ = 0;

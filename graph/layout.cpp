@@ -15,6 +15,13 @@ int64_t Layout::numel() const {
   return n;
 }
 
+int64_t Layout::end_bytes() const {
+  if (!is_defined() || numel() == 0) return 0;
+  int64_t last = offset;
+  for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
+  return (last + 1) * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
 bool Layout::same_geometry(const Layout& other) const {
   return dtype == other.dtype && conj == other.conj && neg == other.neg && offset == other.offset &&
          sizes == other.sizes && strides == other.strides;

@@ -31,6 +31,7 @@ struct Layout {
 
   bool is_defined() const { return dtype != c10::ScalarType::Undefined; }
   int64_t numel() const;
+  int64_t end_bytes() const;  // where the last element ends in the storage; 0 without elements
   bool same_geometry(const Layout& other) const;
   std::string str() const;  // f32[2,3;3,1]
 };

@@ -5,6 +5,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -106,6 +107,7 @@ class TraceGraph {
   Edge* find_edge(Node* from, const Node* to);
   Edge& add_edge(Node* from, Node* to);
   Node* node_at(uint32_t id);
+  void skip_ids_to(uint32_t id) { next_id_ = std::max(next_id_, id); }  // of the next node; for parsed graphs
   // Removes about a quarter of the nodes, the least recently used ones but not `kept`, with their edges. The ids of the
   // others stay.
   void forget_oldest(const Node* kept);

@@ -6,6 +6,7 @@ namespace lockstep::bindings {
 
 void bind_function(pybind11::module_& m);    // calling a decorated function; sessions
 void bind_doors(pybind11::module_& m);       // wrapped built-ins, threads, fork, exit
+void bind_recording(pybind11::module_& m);   // recorded calls, the text form of a graph
 void bind_inspection(pybind11::module_& m);  // counters, graph, divergences
 
 }  // namespace lockstep::bindings

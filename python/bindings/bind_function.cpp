@@ -72,7 +72,8 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
     function.counters.reasons[static_cast<int>(graph::Reason::function_busy)]++;
     return PyObject_Call(callable, args, kwargs);
   }
-  const Way way = function.is_auto ? function.policy.choose() : function.forced_way;
+  const bool is_measured = function.is_auto && !function.next_recorder;
+  const Way way = is_measured ? function.policy.choose() : function.forced_way;
   const double begin = now_seconds();
   PyObject* result = nullptr;
   if (way == Way::kEager) {
@@ -87,7 +88,7 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
     }
   }
   const bool recorded = way != Way::kEager && session.was_recorded();
-  if (function.is_auto && result) note_time(function, way, now_seconds() - begin, recorded);
+  if (is_measured && result) note_time(function, way, now_seconds() - begin, recorded);
   function.is_busy.store(false);
   return result;
 }

@@ -13,4 +13,5 @@ PYBIND11_MODULE(_C, m) {
   lockstep::bindings::bind_function(m);
   lockstep::bindings::bind_doors(m);
   lockstep::bindings::bind_inspection(m);
+  lockstep::bindings::bind_recording(m);
 }

@@ -10,6 +10,7 @@ from lockstep.explain import Explanation, explain  # noqa: E402
 from lockstep.function import function, reset, reset_stats, stats  # noqa: E402
 from lockstep.knobs import KNOBS, config  # noqa: E402
 from lockstep.knobs import install_log as _install_log  # noqa: E402
+from lockstep.recording import graph_text, record_call  # noqa: E402
 from lockstep.session import session  # noqa: E402
 from lockstep.verify import verify  # noqa: E402
 
@@ -27,6 +28,8 @@ __all__ = [
     "config",
     "explain",
     "function",
+    "graph_text",
+    "record_call",
     "reset",
     "reset_stats",
     "session",
