@@ -246,8 +246,14 @@ class Parser {
     } else if (word == "out") {
       signature_->outputs.push_back(cursor.parse_layout());
     } else {
-      auto& counts = word == "lists" ? signature_->list_sizes : signature_->version_bumps;
-      while (!cursor.at_end()) counts.push_back(static_cast<int>(cursor.parse_int()));
+      while (!cursor.at_end()) {
+        const auto count = static_cast<int>(cursor.parse_int());
+        if (word == "lists") {
+          signature_->list_sizes.push_back(count);
+        } else {
+          signature_->version_bumps.push_back(static_cast<int8_t>(count));
+        }
+      }
     }
     return true;
   }

@@ -1,4 +1,4 @@
-"""The text form of a function's graph, and recording a call for the replay without an interpreter."""
+"""The text form of a graph, and calls recorded for the replay without an interpreter."""
 
 import contextlib
 import os
@@ -11,7 +11,9 @@ _C = load_library()
 
 
 def graph_text(fn) -> str:
-    """The TraceGraph of a decorated function, module or session as text; its grammar stands in graph/text.h.
+    """The TraceGraph of a decorated function, module or session as text.
+
+    Its grammar stands in graph/text.h.
 
     Raises:
         Error: for something that is not decorated.
@@ -21,28 +23,31 @@ def graph_text(fn) -> str:
 
 @contextlib.contextmanager
 def record_call(fn, folder):
-    """Records the next call of `fn` inside of the `with` block into a folder, which `lockstep_replay` runs.
+    """Records the next call of `fn` in the `with` block into a folder, for `lockstep_replay`.
 
-    The call runs in lockstep under when="auto" too; every op is waited for, and the bytes of all its inputs are written,
-    so this is for small sizes.
+    The call runs in lockstep under when="auto" too. Every op is waited for, and the bytes of all
+    its inputs are written, so this is for small sizes.
 
     Args:
         fn: a decorated function, module or session; the outermost one of the call.
         folder: a path; made if it does not exist. Files in it are overwritten.
 
     Yields:
-        The recorder: `is_done`, `event_count`, `opaque_count` (ops that only the program can run), `feed_count`,
-        `refeed_count` (of them, storages that somebody else changed in the middle of the call).
+        The recorder: `is_done`, `event_count`, `opaque_count` (ops that only the program can
+        run), `feed_count`, `refeed_count` (of them, storages that somebody else changed in the
+        middle of the call).
 
     Raises:
-        Error: for something that is not decorated, a folder that cannot be written, or a block without such a call.
+        Error: for something that is not decorated, a folder that cannot be written, or a block
+            without such a call.
     """
     core = core_of(fn, "lockstep.record_call")
     try:
         os.makedirs(folder, exist_ok=True)
         recorder = _C.CallRecorder(os.fspath(folder))
     except (OSError, RuntimeError) as error:
-        raise Error("cannot_write", "lockstep.record_call", f"{error}: give a folder that can be written") from None
+        message = f"{error}: give a folder that can be written"
+        raise Error("cannot_write", "lockstep.record_call", message) from None
     _C.record_next(core, recorder)
     try:
         yield recorder
@@ -52,5 +57,6 @@ def record_call(fn, folder):
         raise Error(
             "nothing_recorded",
             "lockstep.record_call",
-            "the function was not called inside of the block, ran eagerly, or was called by another decorated one",
+            "the function was not called inside of the block, ran eagerly, "
+            "or was called by another decorated one",
         )

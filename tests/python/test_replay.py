@@ -1,4 +1,4 @@
-"""Recorded calls run again without an interpreter, bit for bit; the graph's text form and laws on real graphs."""
+"""Recorded calls run again without an interpreter, bit for bit; text form and laws of real graphs."""
 
 import importlib
 import os
@@ -18,7 +18,9 @@ from samples.common.driver import Copy, lockstep_decorator  # noqa: E402
 
 BUILD = Path(os.environ.get("LOCKSTEP_BUILD", ROOT / "build"))
 REPLAY = BUILD / "lockstep_replay"
-NAMES = sorted(p.parent.name for p in ROOT.glob("samples/*/program.py") if p.parent.name != "common")
+NAMES = sorted(
+    p.parent.name for p in ROOT.glob("samples/*/program.py") if p.parent.name != "common"
+)
 RECORDED_STEP = 3  # the fourth
 
 
@@ -106,7 +108,10 @@ def test_numbers_that_change_are_written_into_the_way(tmp_path):
 
     record(step, tmp_path, torch.ones(3))
     assert "  arg 1 0x1p+1" not in (tmp_path / "graph.txt").read_text()
-    assert "0x1p+1" in (tmp_path / "way.txt").read_text() or "~wrapped" in (tmp_path / "way.txt").read_text()
+    assert (
+        "0x1p+1" in (tmp_path / "way.txt").read_text()
+        or "~wrapped" in (tmp_path / "way.txt").read_text()
+    )
 
 
 def test_what_python_changes_in_the_middle_is_fed_again(tmp_path):
@@ -166,7 +171,13 @@ def test_a_session_is_recorded_from_open_to_close(tmp_path):
 @pytest.mark.parametrize(
     ("file", "old", "new", "status", "words"),
     [
-        ("graph.txt", "const 1 0x1p+1", "const 1 0x1p+2", 1, "left other bytes: event 1, aten::pow"),
+        (
+            "graph.txt",
+            "const 1 0x1p+1",
+            "const 1 0x1p+2",
+            1,
+            "left other bytes: event 1, aten::pow",
+        ),
         ("way.txt", "value 0x1", "value 0x2", 1, "fetched"),
         ("way.txt", "lockstep-way 1", "lockstep-way 9", 2, "format version 9"),
         ("graph.txt", "aten::sum", "aten::no_such_op", 2, "no_such_op"),
@@ -197,7 +208,10 @@ def test_bad_use_is_one_clear_sentence(tmp_path):
     with pytest.raises(lockstep.Error, match="not decorated"):
         lockstep.graph_text(len)
     (tmp_path / "file").write_text("")
-    with pytest.raises(lockstep.Error, match="written"), lockstep.record_call(step, tmp_path / "file" / "x"):
+    with (
+        pytest.raises(lockstep.Error, match="written"),
+        lockstep.record_call(step, tmp_path / "file" / "x"),
+    ):
         pass
     outcome = run_replay(tmp_path / "none")
     assert outcome.returncode == 2
