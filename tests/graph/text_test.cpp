@@ -213,8 +213,9 @@ TEST_P(TextCase, IsAsItSays) {
 }
 
 std::vector<std::string> case_files() {
+  const auto tests = std::filesystem::path(__FILE__).parent_path().parent_path();
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(LOCKSTEP_SOURCE_DIR "/tests/ir"))
+  for (const auto& entry : std::filesystem::directory_iterator(tests / "ir"))
     if (entry.path().extension() == ".txt") files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   return files;
