@@ -41,6 +41,7 @@ void print_signature(std::string& out, const Signature& signature) {
   for (const auto& layout : signature.outputs) out += "  out " + print_layout(layout) + '\n';
   print_counts(out, "lists", signature.list_sizes);
   print_counts(out, "bumps", signature.version_bumps);
+  print_counts(out, "versions", signature.output_versions);
 }
 
 void print_arguments(std::string& out, const Node& node) {
@@ -239,7 +240,8 @@ class Parser {
       node_->signature = signature_;
       return true;
     }
-    if (word != "in" && word != "out" && word != "lists" && word != "bumps") return false;
+    if (word != "in" && word != "out" && word != "lists" && word != "bumps" && word != "versions")
+      return false;
     if (!signature_) cursor.fail("'" + std::string(word) + "' before 'signature'");
     if (word == "in") {
       signature_->inputs.push_back(cursor.parse_layout());
@@ -251,7 +253,8 @@ class Parser {
         if (word == "lists") {
           signature_->list_sizes.push_back(count);
         } else {
-          signature_->version_bumps.push_back(static_cast<int8_t>(count));
+          auto& counts = word == "bumps" ? signature_->version_bumps : signature_->output_versions;
+          counts.push_back(static_cast<int8_t>(count));
         }
       }
     }

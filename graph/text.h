@@ -19,6 +19,7 @@
 //     out f32[2;1]+0/8#0
 //     lists 1 2                                            lengths of the returns that are lists
 //     bumps 0 1                                            how often the kernel bumps the versions of its operands
+//     versions 1                                           and has bumped those of its fresh results
 //     edge 3 count 4 after_true                            `after_*`: what a plain bool before it gave
 #pragma once
 

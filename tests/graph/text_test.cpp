@@ -170,6 +170,8 @@ TEST(GraphText, RandomGraphsComeBack) {
         signature.warns = random() % 2;
         signature.special = random() % 2 ? std::optional(Reason::sparse_tensor) : std::nullopt;
         signature.list_sizes = {3};
+        signature.version_bumps = {0, 1};
+        signature.output_versions = {2};
       }
     }
     b.close();

@@ -1,4 +1,4 @@
-"""Recorded calls run again without an interpreter, bit for bit; text form and laws of real graphs."""
+"""Recorded calls run again without an interpreter, bit for bit; laws of real graphs."""
 
 import importlib
 import os
