@@ -15,4 +15,5 @@ if [ $# -gt 0 ] && [ "${1#-}" = "$1" ]; then
     shift
 fi
 printf '\n== sample %s, eager beside lockstep\n' "$sample"
-exec python "samples/$sample/main.py" --mode compare "$@"
+# co-execution is forced, so that the table shows it also on a machine where auto would choose eager
+exec python "samples/$sample/main.py" --mode compare --when always "$@"
