@@ -16,7 +16,6 @@ class Host {
   // The same without signals: a kernel that was started is not interrupted in eager either.
   virtual void wait_released_uninterrupted(bool (*wait)(void*), void* argument) = 0;
   virtual std::unique_ptr<tracer::ProgramCounter> create_program_counter() = 0;
-  virtual bool is_shutting_down() = 0;
 };
 
 }  // namespace lockstep::coexec

@@ -136,11 +136,10 @@ void Session::adopt_ambient_state() {
 
 Session::Place Session::locate() {
   const auto reading = counter_->read();
-  Place place{reading.key, reading.unrecorded, false, -1, nullptr};
+  Place place{reading.key, reading.unrecorded, -1, nullptr};
   if (reading.in_engine) {
     const auto backward = backward_.read(true, function_->serial);
     place.key = backward.in_backward ? backward.key : 0x2545f491;
-    place.in_backward = true;
     place.forward_node = backward.forward_node;
     place.autograd_name = backward.name;
   }
@@ -220,7 +219,7 @@ std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
   auto signature = std::make_unique<Signature>();
   signature->op = &op;
   signature->words = words_;
-  signature->hash = graph::hash_words(words_);
+  signature->hash = hash_;  // of the search that did not find it
   for (const auto& view : operands_)
     signature->inputs.push_back(view.tensor ? graph::layout_of(*view.tensor) : Layout{});
   return signature;
@@ -279,6 +278,18 @@ void Session::settle_operands() {
   }
 }
 
+void Session::count_in_graph(graph::Node& node) {
+  function_->counters.graph_ops++;
+  node.counts.in_graph++;
+}
+
+void Session::count_eager(graph::Node& node, Reason reason) {
+  function_->counters.eager_ops++;
+  function_->counters.reasons[static_cast<int>(reason)]++;
+  node.counts.eager++;
+  node.counts.reasons[static_cast<int>(reason)]++;
+}
+
 void Session::log_fallback(const graph::Node& node, Reason reason) {
   write_log(LogKind::k_fallback, function_->name,
             node.op->name + " at " + node.where + " ran eagerly: " + graph::reason_name(reason));
@@ -286,10 +297,7 @@ void Session::log_fallback(const graph::Node& node, Reason reason) {
 
 void Session::run_eagerly(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, Reason reason) {
   if (is_logged(LogKind::k_fallback)) log_fallback(*node, reason);
-  function_->counters.eager_ops++;
-  function_->counters.reasons[static_cast<int>(reason)]++;
-  node->counts.eager++;
-  node->counts.reasons[static_cast<int>(reason)]++;
+  count_eager(*node, reason);
   drain();
   settle_operands();
   run_natively(op, stack, /*in_graph=*/false);
@@ -352,26 +360,21 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
   graph::Node* node = edge->to;
   advance(node, edge);
   backward_.note_forward(node, function_->serial);
-  auto& counters = function_->counters;
   if (foreign) return run_eagerly(op, stack, node, *foreign);
   switch (op.kind) {
     case OpKind::kView:
     case OpKind::kMetadata:
     case OpKind::kHostMeta:
-      counters.graph_ops++;
-      node->counts.in_graph++;
+      count_in_graph(*node);
       return run_natively(op, stack);
     case OpKind::kAllocate: {
-      counters.graph_ops++;
-      node->counts.in_graph++;
+      count_in_graph(*node);
       dynamic::PoolScope pool;
       return run_natively(op, stack);
     }
     case OpKind::kHost:
-      counters.graph_ops++;
-      counters.fetches++;
-      node->counts.in_graph++;
-      node->counts.fetched++;
+      count_in_graph(*node);
+      note_fetch();
       if (op.writes || op.draws) {
         drain();
       }
@@ -381,8 +384,7 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
       return;
     case OpKind::kEager:
       if (is_idle_resize(op, torch::jit::last(*stack, op.args.size()))) {
-        counters.graph_ops++;
-        node->counts.in_graph++;
+        count_in_graph(*node);
         return run_natively(op, stack);
       }
       return run_eagerly(op, stack, node,
@@ -394,14 +396,12 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
 
 void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node) {
   const auto args = torch::jit::last(*stack, op.args.size());
-  auto& counters = function_->counters;
   build_words(op, args);
   const Signature* signature = has_dynamic_shape(op) ? nullptr : find_signature(op, node);
   if (signature && signature->special) return run_eagerly(op, stack, node, *signature->special);
   if (signature && (signature->warns || signature->resizes))
     return run_eagerly(op, stack, node, signature->warns ? Reason::warns : Reason::resizes_output);
-  counters.graph_ops++;
-  node->counts.in_graph++;
+  count_in_graph(*node);
   if (!signature && op.writes) {  // sizes and version counters of the user's tensors may change: seen only here
     drain();
     settle_operands();
@@ -465,6 +465,14 @@ bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
 }
 
 // ---- asking
+
+// A value of this call: made by an output of this node.
+void Session::claim(Link& link, const graph::Node& node, size_t output) {
+  link.session = this;
+  link.producer = node.id;
+  link.output = static_cast<uint16_t>(output);
+  link.call = call_;
+}
 
 Operand Session::operand_of(OperandView& view) {
   Operand operand;
@@ -541,6 +549,27 @@ void start_version(const at::Tensor& result, const Signature& signature, size_t 
   for (int n = signature.output_versions[output]; n > 0; --n) result.unsafeGetTensorImpl()->bump_version();
 }
 
+// What comes back, in the place of the arguments: fresh tensors, and arguments that were written.
+void return_results(const OpInfo& op, torch::jit::Stack* stack, at::ArrayRef<at::Tensor> fresh,
+                    const std::vector<int>& list_sizes) {
+  const auto args = torch::jit::last(*stack, op.args.size());
+  c10::SmallVector<c10::IValue, 4> results;
+  size_t next = 0, list = 0;
+  for (const auto& slot : op.returns) {
+    if (slot.alias_arg >= 0) {
+      results.push_back(args[slot.alias_arg]);
+    } else if (slot.is_list) {
+      c10::List<at::Tensor> tensors;
+      for (int n = list_sizes[list++]; n > 0; --n) tensors.push_back(fresh[next++]);
+      results.emplace_back(std::move(tensors));
+    } else {
+      results.emplace_back(fresh[next++]);
+    }
+  }
+  torch::jit::drop(*stack, op.args.size());
+  for (auto& result : results) stack->push_back(std::move(result));
+}
+
 }  // namespace
 
 void Session::ask(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, const Signature& signature) {
@@ -563,35 +592,17 @@ void Session::ask(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
       event.outputs.push_back(twin);
       Link* link = nullptr;
       storages.push_back(create_pending_storage(layout.storage_bytes, std::move(twin), &link));
-      link->session = this;
+      claim(*link, *node, i);
       link->written = link->read = number;
-      link->producer = node->id;
-      link->output = static_cast<uint16_t>(i);
-      link->call = call_;
-      new_link_locked_list(link);
+      track_unpublished(link);
     }
     placeholders.push_back(create_placeholder(storages[layout.storage_group], layout));
     start_version(placeholders.back(), signature, i);
   }
-  // what comes back, in place of the arguments
-  c10::SmallVector<c10::IValue, 4> results;
-  size_t next = 0, list = 0;
-  for (const auto& slot : op.returns) {
-    if (slot.alias_arg >= 0) {
-      results.push_back(args[slot.alias_arg]);
-    } else if (slot.is_list) {
-      c10::List<at::Tensor> tensors;
-      for (int n = signature.list_sizes[list++]; n > 0; --n) tensors.push_back(std::move(placeholders[next++]));
-      results.emplace_back(std::move(tensors));
-    } else {
-      results.emplace_back(std::move(placeholders[next++]));
-    }
-  }
   note_event(number);
   bump_versions(signature);
   runner_.channel().push();
-  torch::jit::drop(*stack, op.args.size());
-  for (auto& result : results) stack->push_back(std::move(result));
+  return_results(op, stack, placeholders, signature.list_sizes);
 }
 
 at::Tensor Session::wrap_result(
@@ -614,10 +625,7 @@ at::Tensor Session::wrap_result(
   auto twin = c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(runner_storage);
   Link* link = nullptr;
   auto user = create_pending_storage(layout.storage_bytes, std::move(twin), &link);
-  link->session = this;
-  link->producer = node->id;
-  link->output = static_cast<uint16_t>(index);
-  link->call = call_;
+  claim(*link, *node, index);
   publish(link);
   made.emplace_back(runner_storage, user);
   return create_placeholder(std::move(user), layout);
@@ -639,39 +647,24 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   raise_failure();
   if (known) bump_versions(*known);
 
-  std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>> made;
-  bool aliases = false;
-  size_t index = 0;
-  std::vector<c10::IValue> results;
   if (learned) {
     fill_outputs(*learned, capture.results);
     if (node->signature) learned->output_versions = node->signature->output_versions;  // seen with other sizes
   }
-  for (size_t r = 0; r < op.returns.size(); ++r) {
-    const auto& slot = op.returns[r];
-    if (slot.alias_arg >= 0) {
-      results.push_back(args[slot.alias_arg]);
-    } else if (slot.is_list) {
-      c10::List<at::Tensor> tensors;
-      for (const auto& item : capture.results[r].toListRef()) {
-        at::Tensor wrapped = wrap_result(item.toTensor(), node, index, made, &aliases);
-        start_version(wrapped, known ? *known : *learned, index++);
-        tensors.push_back(std::move(wrapped));
-      }
-      results.emplace_back(std::move(tensors));
-    } else {
-      const auto& value = capture.results[r];
-      at::Tensor wrapped = wrap_result(value.isTensor() ? value.toTensor() : at::Tensor(), node, index, made, &aliases);
-      start_version(wrapped, known ? *known : *learned, index++);
-      results.emplace_back(std::move(wrapped));
-    }
+  const Signature& signature = known ? *known : *learned;
+  std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>> made;
+  bool aliases = false;
+  std::vector<int> list_sizes;
+  auto fresh = dynamic::fresh_results(op, capture.results, &list_sizes);
+  for (size_t i = 0; i < fresh.size(); ++i) {
+    fresh[i] = wrap_result(fresh[i], node, i, made, &aliases);
+    start_version(fresh[i], signature, i);
   }
   if (learned && !has_dynamic_shape(op)) {
     learned->aliases_input = aliases;
     node->signature = dynamic::ShapeMemo::instance().insert(std::move(learned));
   }
-  torch::jit::drop(*stack, op.args.size());
-  for (auto& result : results) stack->push_back(std::move(result));
+  return_results(op, stack, fresh, list_sizes);
 }
 
 }  // namespace lockstep::coexec

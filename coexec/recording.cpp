@@ -142,6 +142,7 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
       const bool counts = view.is_written && view.tensor && !view.tensor->is_inference();
       versions.emplace_back(counts ? *view.tensor : at::Tensor(), counts ? view.tensor->_version() : 0);
     }
+  bool known = !dynamic;
   const bool warned = run_watching_warnings(op, stack);
   const auto results = torch::jit::last(*stack, op.returns.size()).vec();
   if (learned) {
@@ -157,11 +158,10 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
       learned->version_bumps.push_back(static_cast<int8_t>(bumps));
     }
     node->signature = dynamic::ShapeMemo::instance().insert(std::move(learned));
-    link_results(op, results, *node);
-    return false;
+    known = false;
   }
   link_results(op, results, *node);
-  return !dynamic;
+  return known;
 }
 
 // Fresh results get their twins at once: so they are known as values of this call.
@@ -171,11 +171,7 @@ void Session::link_results(const OpInfo& op, const torch::jit::Stack& results, c
     if (tensor.defined() && !why_foreign(tensor) && tensor.has_storage()) {
       auto* storage = tensor.storage().unsafeGetStorageImpl();
       if (!link_of(storage) && owns_plain_memory(storage)) {
-        Link* link = link_storage(storage);
-        link->session = this;
-        link->producer = node.id;
-        link->output = output;
-        link->call = call_;
+        claim(*link_storage(storage), node, output);
       }
     }
     ++output;
@@ -187,12 +183,9 @@ void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& 
   const auto args = torch::jit::last(*stack, op.args.size());
   bool known = false;
   graph::Node* node = record(op, args, place, &known);
-  function_->counters.eager_ops++;
   const Reason reason = foreign.value_or(Reason::tracing);
   if (foreign && is_logged(LogKind::k_fallback)) log_fallback(*node, reason);
-  function_->counters.reasons[static_cast<int>(reason)]++;
-  node->counts.reasons[static_cast<int>(reason)]++;
-  node->counts.eager++;
+  count_eager(*node, reason);
   settle_operands();
   backward_.note_forward(node, function_->serial);
   if (op.kind == OpKind::kCompute && !foreign) {
@@ -204,10 +197,7 @@ void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& 
   const auto results = torch::jit::last(*stack, op.returns.size());
   if (op.kind == OpKind::kHost && node->is_plain_bool && results.size() == 1 && results[0].isScalar())
     decided_ = results[0].toScalar().to<bool>();
-  if (op.kind == OpKind::kHost) {
-    node->counts.fetched++;
-    function_->counters.fetches++;
-  }
+  if (op.kind == OpKind::kHost) note_fetch();
   known_streak_ = known ? known_streak_ + 1 : 0;
   if (known_streak_ >= kRejoinStreak) {
     phase_ = Phase::kCoExecuting;

@@ -1,13 +1,11 @@
 // Calls, doors and waits. The other halves of Session: leading.cpp (asking), recording.cpp (tracing).
 #include "coexec/session.h"
 
-#include <c10/core/CPUAllocator.h>
 #include <x86intrin.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 
 #include "coexec/call_recorder.h"
 #include "coexec/event_log.h"
@@ -238,11 +236,10 @@ void Session::forget_locked(Link* link) {
   unpublished_.pop_back();
 }
 
-Link* Session::new_link_locked_list(Link* link) {
+void Session::track_unpublished(Link* link) {
   std::lock_guard lock(links_mutex());
   link->list_index = unpublished_.size();
   unpublished_.push_back(link);
-  return link;
 }
 
 void Session::publish_all() {
@@ -332,14 +329,14 @@ namespace {
 
 class ForeignListener final : public tracer::OpSink {
  public:
-  void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) override {
+  void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override {
     c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
     for (Session* session : Session::all())
       if (session->is_active()) {
         session->drain_from_other_thread();
         session->note_foreign_op();
       }
-    op.callBoxed(stack);
+    op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);  // below the hook, as everywhere
   }
 };
 

@@ -71,7 +71,6 @@ class Session final : public tracer::OpSink {
   struct Place {
     uint64_t key = 0;
     bool unrecorded = false;
-    bool in_backward = false;
     int64_t forward_node = -1;
     std::string (*autograd_name)() = nullptr;
   };
@@ -125,6 +124,9 @@ class Session final : public tracer::OpSink {
   void run_eagerly(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node, graph::Reason reason);
   void log_fallback(const graph::Node& node, graph::Reason reason);
   void settle_operands();
+  void count_in_graph(graph::Node& node);
+  void count_eager(graph::Node& node, graph::Reason reason);
+  void claim(Link& link, const graph::Node& node, size_t output);
 
   // ---- waiting
   void start_runner();
@@ -134,7 +136,7 @@ class Session final : public tracer::OpSink {
   void log_wait(double seconds);
   void publish_all();
   void raise_failure();
-  Link* new_link_locked_list(Link* link);
+  void track_unpublished(Link* link);
 
   Host& host_;
   std::unique_ptr<tracer::ProgramCounter> counter_;

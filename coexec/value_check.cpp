@@ -93,7 +93,6 @@ bool is_deciding(const graph::OpInfo& op, const at::Tensor& operand) {
 }
 
 bool values_in_range(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args) {
-  const auto base = op.name.substr(0, op.name.find('.'));
   switch (op.value_check) {
     case graph::ValueCheck::kNone: return true;
     case graph::ValueCheck::kAlways: return false;
@@ -107,8 +106,8 @@ bool values_in_range(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args) {
             if (item.toTensor().is_floating_point()) return true;
       }
       return false;
-    case graph::ValueCheck::kIndex: return indices_in_range(base, args);
-    case graph::ValueCheck::kClassLabel: return labels_in_range(base, args);
+    case graph::ValueCheck::kIndex: return indices_in_range(op.base, args);
+    case graph::ValueCheck::kClassLabel: return labels_in_range(op.base, args);
     case graph::ValueCheck::kProbability: return probabilities_in_range(args);
   }
   return false;

@@ -152,7 +152,7 @@ bool draws_with_constants(const std::string& name) {
 
 void correct_effects(OpInfo& info) {
   const OpKind declared = info.kind;
-  const auto base = info.name.substr(0, info.name.find('.'));
+  const auto& base = info.base;
   if (auto found = corrections().find(base); found != corrections().end()) found->second(info);
   if (info.kind == OpKind::kAllocate && info.writes) info.kind = declared;  // out= variants
   info.bool_index_is_dynamic = base == "aten::index" || base == "aten::_unsafe_index";

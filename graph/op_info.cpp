@@ -71,7 +71,7 @@ OpKind default_kind(const OpInfo& info, const c10::FunctionSchema& schema) {
 
 OpInfo::OpInfo(const c10::OperatorHandle& op) : handle(op) {
   const auto& schema = op.schema();
-  name = schema.name();
+  name = base = schema.name();
   if (!schema.overload_name().empty()) name += "." + schema.overload_name();
   for (const auto& arg : schema.arguments()) {
     ArgSlot slot{kind_of(arg.type()), arg.alias_info() && arg.alias_info()->isWrite()};

@@ -50,6 +50,7 @@ enum class ValueCheck : uint8_t {
 struct OpInfo {
   c10::OperatorHandle handle;
   std::string name;  // with overload: aten::add.Tensor
+  std::string base;  // without: aten::add
   OpKind kind = OpKind::kCompute;
   std::vector<ArgSlot> args;
   std::vector<ReturnSlot> returns;

@@ -5,16 +5,12 @@
 #include <ATen/SequenceNumber.h>
 #include <torch/csrc/autograd/node.h>
 
+#include "tracer/hash.h"
 #include "tracer/location.h"
 
 namespace lockstep::tracer {
 
 namespace {
-
-uint64_t mix(uint64_t hash, uint64_t word) {
-  hash ^= word + 0x9e3779b97f4a7c15ull + (hash << 6) + (hash >> 2);
-  return hash * 0xff51afd7ed558ccdull;
-}
 
 std::string running_name() {
   auto node = torch::autograd::get_current_node();

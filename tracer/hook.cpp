@@ -17,7 +17,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   if (!sink) sink = foreign_sink.load(std::memory_order_acquire);
   if (sink) return sink->on_op(op, keys, stack);
   c10::impl::ExcludeDispatchKeyGuard no_hook(kHookKey);
-  op.callBoxed(stack);
+  op.redispatchBoxed(keys.remove(kHookKey), stack);  // what is above the hook has been done
 }
 
 }  // namespace

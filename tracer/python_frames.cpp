@@ -5,6 +5,8 @@
 // twice (eval, a cell run again) give equal keys. Ends: at the first frame outside of library code, or after kMaxFrames.
 #include "tracer/python_frames.h"
 
+#include "tracer/hash.h"
+
 #define Py_BUILD_CORE
 #include <Python.h>
 #include <internal/pycore_frame.h>
@@ -40,11 +42,6 @@ struct CodeInfo {
   bool is_finalizer = false;
   std::vector<uint16_t> start;  // by instruction word: the first word of its instruction
 };
-
-uint64_t mix(uint64_t hash, uint64_t word) {
-  hash ^= word + 0x9e3779b97f4a7c15ull + (hash << 6) + (hash >> 2);
-  return hash * 0xff51afd7ed558ccdull;
-}
 
 uint64_t hash_bytes(const void* data, size_t size) {
   uint64_t hash = 0xcbf29ce484222325ull;

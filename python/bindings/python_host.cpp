@@ -52,7 +52,6 @@ class PythonHost final : public coexec::Host {
   std::unique_ptr<tracer::ProgramCounter> create_program_counter() override {
     return tracer::create_python_program_counter();
   }
-  bool is_shutting_down() override { return !Py_IsInitialized() || _Py_IsFinalizing(); }
 };
 
 }  // namespace

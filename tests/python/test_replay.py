@@ -53,9 +53,10 @@ def test_a_recorded_step_of_a_sample_replays_bit_for_bit(name, tmp_path):
 
 
 def test_the_replay_links_no_interpreter():
-    libraries = subprocess.run(["ldd", REPLAY], capture_output=True, text=True, check=True).stdout
-    assert "libtorch_cpu" in libraries
-    assert "python" not in libraries.replace(str(Path(torch.__file__).parent), "")
+    lines = subprocess.run(["ldd", REPLAY], capture_output=True, text=True, check=True).stdout
+    names = [line.split()[0] for line in lines.splitlines()]
+    assert "libtorch_cpu.so" in names
+    assert not any("python" in name for name in names)
 
 
 def record(fn, folder, *args, calls=3):

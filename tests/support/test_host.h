@@ -41,7 +41,6 @@ class TestHost final : public coexec::Host {
   void wait_released(bool (*wait)(void*), void* argument) override;
   void wait_released_uninterrupted(bool (*wait)(void*), void* argument) override;
   std::unique_ptr<tracer::ProgramCounter> create_program_counter() override;
-  bool is_shutting_down() override { return false; }
 
   // Called once at the start of the next wait, on the waiting thread; it may throw if the wait may be interrupted.
   void on_next_wait(std::function<void()> action) { action_ = std::move(action); }
