@@ -2,13 +2,13 @@
 
     eager     a chain of tiny ops, run eagerly
     lockstep  the same in lockstep, with the wait at the end of the call
-    asking    only the function's body: Python, autograd, the hook; nothing is computed there
     skeleton  the whole call with kernels replaced by nothing and the runner on the leading thread
               (`runner="inplace"`): Python, autograd, hook and runner
+    hook      from entry into the hook to its return, without kernels that run there and waiting
+    runner    the runner's own time for an event, with kernels replaced by nothing
 
-all in microseconds for an op. Where `lockstep.bench_counters()` exists, a dict of totals with
-`hook_entries`, `hook_seconds`, `runner_events` and `runner_seconds`, the time from entry into the
-hook to its return and the runner's own time stand beside them.
+all in microseconds for an op. The last two are read from the time stamp counter, in a pass of their
+own, with the runner behind, as it is used.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def views(x):
     """Views, which run natively and are only matched."""
     for _ in range(OPS // 2):
         x = x.t()
-        x = x.view(4, 4)
+        x = x.detach()
     return x
 
 
@@ -70,29 +70,18 @@ CASES = {
 }
 
 
-def counters():
-    read = getattr(lockstep, "bench_counters", None)
-    return dict(read()) if read else {}
+def decorated(function, **options):
+    def body(x):  # the same function may be decorated twice
+        return function(x)
 
-
-def timed(function, **options):
-    """The function in lockstep, and the list that takes the seconds of its body."""
-    bodies = []
-
-    def body(x):
-        began = time.perf_counter()
-        result = function(x)
-        bodies.append(time.perf_counter() - began)
-        return result
-
-    return lockstep.function(body, when="always", numerics="strict", **options), bodies
+    return lockstep.function(body, when="always", numerics="strict", **options)
 
 
 def call_often(function, repeats):
     """Seconds of each call."""
     seconds = []
     for _ in range(repeats):
-        x = torch.ones(4, 4)
+        x = torch.ones(16, 32)  # too large to be computed at once, by whoever asks
         began = time.perf_counter()
         function(x)
         seconds.append(time.perf_counter() - began)
@@ -100,46 +89,47 @@ def call_often(function, repeats):
 
 
 def measure_skeleton(function, repeats):
-    """Median seconds of a call on one thread without kernels; None if the build cannot do that."""
-    skip = getattr(lockstep._C, "skip_kernels", None)
-    if skip is None or "runner" not in lockstep.KNOBS:
-        return None
-    decorated, _ = timed(function, runner="inplace")
-    call_often(decorated, WARM_UP)
-    skip(True)
+    """Median seconds of a call on one thread without kernels."""
+    step = decorated(function, runner="inplace")
+    call_often(step, WARM_UP)
+    lockstep._C.skip_kernels(True)
     try:
-        return statistics.median(call_often(decorated, repeats))
+        return statistics.median(call_often(step, repeats))
     finally:
-        skip(False)
+        lockstep._C.skip_kernels(False)
+
+
+def measure_parts(step, repeats, skip_kernels):
+    """Seconds an op in the hook, and seconds an event in the runner."""
+    lockstep._C.skip_kernels(skip_kernels)
+    lockstep._C.time_skeleton(True)
+    try:
+        call_often(step, repeats)
+        times = lockstep._C.skeleton_times()
+    finally:
+        lockstep._C.time_skeleton(False)
+        lockstep._C.skip_kernels(False)
+    return [seconds / max(1, count) for count, seconds in (times["hook"], times["runner"])]
 
 
 def measure(name, repeats):
     function, count = CASES[name]
-    decorated, bodies = timed(function)
-    call_often(decorated, WARM_UP)
-    bodies.clear()
-    lockstep.reset_stats(decorated)
-    before = counters()
-    whole = call_often(decorated, repeats)
-    after = counters()
-    stats = lockstep.stats(decorated)
+    step = decorated(function)
+    call_often(step, WARM_UP)
+    lockstep.reset_stats(step)
+    whole = call_often(step, repeats)
+    stats = lockstep.stats(step)
     count = count or stats["ops"] / repeats
-    skeleton = measure_skeleton(function, repeats)
-    row = {
+    return {
         "case": name,
         "ops a call": count,
         "graph share": stats["graph_ops"] / max(1, stats["ops"]),
         "eager": statistics.median(call_often(function, repeats)) / count * 1e6,
         "lockstep": statistics.median(whole) / count * 1e6,
-        "asking": statistics.median(bodies) / count * 1e6,
-        "skeleton": None if skeleton is None else skeleton / count * 1e6,
+        "skeleton": measure_skeleton(function, repeats) / count * 1e6,
+        "hook": measure_parts(step, repeats, skip_kernels=False)[0] * 1e6,
+        "runner": measure_parts(step, repeats, skip_kernels=True)[1] * 1e6,
     }
-    for part, events in (("hook", "hook_entries"), ("runner", "runner_events")):
-        number = after.get(events, 0) - before.get(events, 0)
-        seconds = after.get(f"{part}_seconds", 0.0) - before.get(f"{part}_seconds", 0.0)
-        if number:
-            row[f"{part}, counted"] = seconds / number * 1e6
-    return row
 
 
 def main():
@@ -147,9 +137,6 @@ def main():
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
     arguments = parser.parse_args()
-    enable = getattr(lockstep, "enable_bench_counters", None)
-    if enable:
-        enable(True)
     rows = [measure(name, arguments.repeats) for name in CASES]
     columns = list(rows[0])
     print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))

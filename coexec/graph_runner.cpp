@@ -5,21 +5,18 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <pthread.h>
-#include <x86intrin.h>
+#include <xmmintrin.h>
 
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
+#include "dynamic/vm/skeleton_clock.h"
 
 namespace lockstep::coexec {
-
-std::atomic<bool> GraphRunner::skip_kernels{false};
 
 namespace {
 
 constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
 
-// Warnings of kernels that run behind nobody: the op is remembered as one that warns when it is traced, so only values
-// can bring us here. They go to the process's default handler.
 }  // namespace
 
 GraphRunner::KernelScope::KernelScope()
@@ -45,9 +42,9 @@ std::exception_ptr GraphRunner::take_failure() {
 }
 
 void GraphRunner::run_front() {
+  const dynamic::TimedScope timed(dynamic::skeleton::runner);
   auto& event = channel_.front();
-  if (!skip_kernels.load(std::memory_order_relaxed) && !has_failed()) {
-    const uint64_t begin = __rdtsc();
+  if (!has_failed()) {
     try {
       if (const unsigned mode = _mm_getcsr(); (mode & dynamic::kFloatModeBits) != event.float_mode)
         _mm_setcsr((mode & ~dynamic::kFloatModeBits) | event.float_mode);
@@ -62,7 +59,6 @@ void GraphRunner::run_front() {
         has_failed_.store(true, std::memory_order_release);
       }
     }
-    event.node->counts.kernel_ticks += static_cast<double>(__rdtsc() - begin);
   }
   event.clear();  // drops the last references to values that nobody needs any more
   channel_.finish_front();

@@ -37,8 +37,6 @@ class GraphRunner {
   // What a thread must be like while it runs kernels: no autograd, no hook, no modes; memory from the pool.
   class KernelScope;
 
-  // For measuring the skeleton: kernels are replaced by nothing.
-  static std::atomic<bool> skip_kernels;
   void set_thread_count(int count) { wanted_threads_.store(count); }  // of the kernels, from the next event on
 
  private:

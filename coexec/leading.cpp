@@ -9,7 +9,7 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 #include <ATen/Parallel.h>
-#include <x86intrin.h>
+#include <xmmintrin.h>
 
 #include "coexec/call_recorder.h"
 #include "coexec/event_log.h"
@@ -18,6 +18,7 @@
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
+#include "dynamic/vm/skeleton_clock.h"
 
 namespace lockstep::coexec {
 
@@ -83,6 +84,7 @@ void Session::on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   if (info.kind == OpKind::kComposite) return op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);
   c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
   if (info.kind == OpKind::kPass) return op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);
+  const dynamic::TimedScope timed(dynamic::skeleton::hook);
   keys_ = keys.remove(tracer::kHookKey);
   adopt_ambient_state();
   const Place place = locate();
@@ -229,7 +231,7 @@ std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
 
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {
   ++native_depth_;
-  const auto begin = __rdtsc();
+  const dynamic::ExcludedScope kernel;
   try {
     op.handle.redispatchBoxed(keys_, stack);  // goes on below the hook: what is above has been done
   } catch (...) {
@@ -239,7 +241,7 @@ void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_g
   --native_depth_;
   auto& counts = cursor_->counts;
   (in_graph && phase_ != Phase::kTracing ? counts.native_ticks : counts.eager_ticks) +=
-      static_cast<double>(__rdtsc() - begin);
+      static_cast<double>(kernel.elapsed());
 }
 
 namespace {

@@ -1,7 +1,7 @@
 // Calls, doors and waits. The other halves of Session: leading.cpp (asking), recording.cpp (tracing).
 #include "coexec/session.h"
 
-#include <x86intrin.h>
+#include <xmmintrin.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,12 +12,13 @@
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
+#include "dynamic/vm/skeleton_clock.h"
 
 namespace lockstep::coexec {
 
 namespace {
 
-constexpr size_t kWindow = 1 << 14;          // events in the channel
+constexpr size_t kWindow = 1 << 11;          // events in the channel
 constexpr size_t kInPlaceWindow = 32;        // events that the leader leaves to itself at most
 constexpr size_t kMaxSignatures = 1 << 18;   // remembered by the process
 constexpr auto kWake = std::chrono::microseconds(20000);  // how often a wait looks for signals
@@ -266,6 +267,7 @@ void Session::wait_done(uint64_t number, bool interruptible) {
   auto& channel = runner_.channel();
   number = std::min(number, channel.asked());  // a tensor shared by threads may bring another session's number
   if (channel.is_done(number)) return;
+  const dynamic::ExcludedScope waiting;
   if (in_place_) {
     struct Work {
       Session& session;

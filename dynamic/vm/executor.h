@@ -4,6 +4,8 @@
 
 #include <ATen/core/stack.h>
 
+#include <atomic>
+
 #include "dynamic/vm/event.h"
 
 namespace lockstep::dynamic {
@@ -12,6 +14,8 @@ namespace lockstep::dynamic {
 torch::jit::Stack build_arguments(const Event& event);
 // Throws what the kernel throws. The caller has switched off autograd and the hook on this thread.
 void execute(Event& event);
+// For measuring the skeleton: kernels are replaced by nothing, results are memory as it comes.
+extern std::atomic<bool> skip_kernels;
 
 // A tensor over a storage, outside of autograd.
 at::Tensor tensor_over(StorageRef storage, const graph::Layout& layout, int64_t offset);

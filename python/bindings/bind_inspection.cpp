@@ -7,6 +7,8 @@
 #include "coexec/session.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
+#include "dynamic/vm/executor.h"
+#include "dynamic/vm/skeleton_clock.h"
 #include "python/bindings/bind.h"
 
 namespace py = pybind11;
@@ -123,7 +125,19 @@ void bind_inspection(py::module_& m) {
   m.def("release_free_pages", [] { dynamic::Pool::instance().release_free_pages(); });
   m.def("enable_pool", &dynamic::enable_pool);
   m.def("signature_count", [] { return dynamic::ShapeMemo::instance().count(); });
-  m.def("skip_kernels", [](bool on) { coexec::GraphRunner::skip_kernels.store(on); });
+  m.def("time_skeleton", [](bool on) {
+    dynamic::skeleton::hook.reset();
+    dynamic::skeleton::runner.reset();
+    dynamic::skeleton::is_timed.store(on);
+  });
+  m.def("skeleton_times", [] {
+    auto of = [](const dynamic::skeleton::Totals& totals) {
+      return py::make_tuple(totals.count.load(), seconds_per_tick() * static_cast<double>(totals.ticks.load()));
+    };
+    return py::dict(py::arg("hook") = of(dynamic::skeleton::hook),
+                    py::arg("runner") = of(dynamic::skeleton::runner));
+  });
+  m.def("skip_kernels", [](bool on) { dynamic::skip_kernels.store(on); });
 }
 
 }  // namespace lockstep::bindings
