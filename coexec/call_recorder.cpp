@@ -118,6 +118,9 @@ void CallRecorder::see_tensors(const graph::OpInfo& op, at::ArrayRef<c10::IValue
 }
 
 void CallRecorder::add_operand(const at::Tensor& tensor) {
+  auto& operands = pending_.operands;
+  const auto same = std::find(operands.begin(), operands.end(), tensor.unsafeGetTensorImpl()) - operands.begin();
+  operands.push_back(tensor.unsafeGetTensorImpl());
   if (!tensor.defined()) {
     pending_.tensors += "  in none\n";
     return;
@@ -133,7 +136,9 @@ void CallRecorder::add_operand(const at::Tensor& tensor) {
   } else if (static_cast<uint64_t>(layout.end_bytes()) > found->second.covered) {
     feed(found->second, storage);  // memory that nobody has written yet
   }
-  pending_.tensors += "  in " + number(known_.at(storage).id) + ' ' + graph::print_layout(layout) + '\n';
+  pending_.tensors += "  in " + number(known_.at(storage).id) + ' ' + graph::print_layout(layout);
+  if (static_cast<size_t>(same) + 1 < operands.size()) pending_.tensors += " same " + number(same);
+  pending_.tensors += '\n';
   auto& storages = pending_.storages;
   if (std::find(storages.begin(), storages.end(), storage) == storages.end()) storages.push_back(storage);
 }

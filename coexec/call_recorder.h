@@ -53,6 +53,7 @@ class CallRecorder {
     std::string tensors;               // its `in` and `list` lines
     std::vector<c10::IValue> args;     // None for tensors and generators
     std::vector<c10::StorageImpl*> storages;
+    std::vector<const c10::TensorImpl*> operands;
     bool is_opaque = false;
   };
 

@@ -1,7 +1,9 @@
 // The leading thread: every op that Python asks for is matched against the graph and handed to the graph runner, and
 // Python goes on with a placeholder. What a pending event may not depend on or change is kept out by waiting here.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/resize.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/CPUAllocator.h>
@@ -400,6 +402,8 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   const auto args = torch::jit::last(*stack, op.args.size());
   build_words(op, args);
   const Signature* signature = has_dynamic_shape(op) ? nullptr : find_signature(op, node);
+  if (signature && signature->resizes && !signature->warns && op.returns_out)
+    return lead_resizing(op, stack, node, *signature);
   if (signature && signature->special) return run_eagerly(op, stack, node, *signature->special);
   if (signature && (signature->warns || signature->resizes))
     return run_eagerly(op, stack, node, signature->warns ? Reason::warns : Reason::resizes_output);
@@ -418,6 +422,39 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   if (signature && can_run_on_host(op, *signature)) return run_natively(op, stack);
   if (!signature || synchronous_ || must_wait(op, args)) return ask_and_wait(op, stack, node, signature);
   ask(op, stack, node, *signature);
+}
+
+// What the kernel would do first with an empty out= argument is done where the user's tensors are; then it fits.
+void Session::lead_resizing(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, const Signature& signature) {
+  std::vector<std::pair<at::Tensor, Layout>> before;
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    if (!signature.resized[i].is_defined()) continue;
+    if (operands_[i].tensor->numel() > 0 || signature.resized[i].numel() == 0)
+      return run_eagerly(op, stack, node, Reason::resizes_output);
+    before.emplace_back(*operands_[i].tensor, signature.inputs[i]);
+    if (operands_[i].link) wait_for_readers(*operands_[i].link);
+  }
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (size_t i = 0, n = 0; i < operands_.size(); ++i) {
+      const auto& layout = signature.resized[i];
+      if (!layout.is_defined()) continue;
+      const auto& tensor = before[n++].first;
+      tensor.resize_(layout.sizes);
+      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
+    }
+  }
+  const auto args = torch::jit::last(*stack, op.args.size());
+  collect_operands(op, args);
+  if (op.value_check == graph::ValueCheck::kNone) return lead_compute(op, stack, node);
+  try {
+    lead_compute(op, stack, node);
+    drain();
+  } catch (const c10::Error&) {  // perhaps the kernel looks at the values before it resizes: it is asked again
+    for (auto& [tensor, layout] : before)
+      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
+    run_natively(op, stack);
+  }
 }
 
 // Scalars and sizes that depend only on values at rest: computed where they are needed, at once.
@@ -527,6 +564,20 @@ void Session::fill_event(Event& event, const OpInfo& op, at::ArrayRef<c10::IValu
     }
   }
   for (auto& view : operands_) event.operands.push_back(operand_of(view));
+  note_same_operands(event);
+}
+
+// Kernels that ask whether two arguments are the same tensor (attention: one projection or three) take few.
+void Session::note_same_operands(Event& event) const {
+  constexpr size_t kCompared = 8;
+  for (size_t i = 1; i < operands_.size() && i < kCompared; ++i)
+    for (size_t j = 0; j < i; ++j) {
+      const auto *here = operands_[i].tensor, *there = operands_[j].tensor;
+      if (!operands_[i].storage || !there || !here->is_same(*there)) continue;
+      event.operands[i].same_as = static_cast<int>(j);
+      event.has_same_operands = true;
+      break;
+    }
 }
 
 // Kernels that call other ops above the version counters (the foreach family) bump them; the runner's copies do not.

@@ -118,15 +118,18 @@ void Session::advance(graph::Node* node, graph::Edge* edge) {
 }
 
 // An out= argument that did not fit was given another size.
-bool Session::output_was_resized(const graph::Signature& before, at::ArrayRef<c10::IValue> results) const {
+void Session::note_resized_outputs(graph::Signature& signature, at::ArrayRef<c10::IValue> results) const {
   for (size_t i = 0; i < operands_.size(); ++i) {
     if (!operands_[i].is_written) continue;
-    for (size_t r = 0; r < results.size(); ++r)
-      if (before.op->returns[r].alias_arg == operands_[i].argument && results[r].isTensor() &&
-          !graph::layout_of(results[r].toTensor()).same_geometry(before.inputs[i]))
-        return true;
+    for (size_t r = 0; r < results.size(); ++r) {
+      if (signature.op->returns[r].alias_arg != operands_[i].argument || !results[r].isTensor()) continue;
+      auto now = graph::layout_of(results[r].toTensor());
+      if (now.same_geometry(signature.inputs[i])) continue;
+      signature.resizes = true;
+      signature.resized.resize(operands_.size());
+      signature.resized[i] = std::move(now);
+    }
   }
-  return false;
 }
 
 // Runs a compute op on the leading thread, where everything it touches is at rest, and remembers what it made of its
@@ -152,7 +155,7 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
       learned->output_versions.push_back(counts ? static_cast<int8_t>(tensor._version()) : 0);
     }
     learned->warns = warned;
-    learned->resizes = output_was_resized(*learned, results);
+    note_resized_outputs(*learned, results);
     for (const auto& [tensor, before] : versions) {
       const auto bumps = tensor.defined() ? tensor._version() - before : 0;
       learned->version_bumps.push_back(static_cast<int8_t>(bumps));

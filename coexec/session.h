@@ -111,6 +111,7 @@ class Session final : public tracer::OpSink {
   void fill_event(dynamic::Event& event, const graph::OpInfo& op, at::ArrayRef<c10::IValue> args,
                   graph::Node* node, const graph::Signature* signature);
   dynamic::Operand operand_of(OperandView& view);
+  void note_same_operands(dynamic::Event& event) const;
   void note_event(uint64_t number);
   void bump_versions(const graph::Signature& signature);
   at::Tensor wrap_result(const at::Tensor& result, graph::Node* node, size_t index,
@@ -118,7 +119,9 @@ class Session final : public tracer::OpSink {
                          bool* aliases);
   void run_natively(const graph::OpInfo& op, torch::jit::Stack* stack, bool in_graph = true);
   bool run_watching_warnings(const graph::OpInfo& op, torch::jit::Stack* stack);
-  bool output_was_resized(const graph::Signature& before, at::ArrayRef<c10::IValue> results) const;
+  void note_resized_outputs(graph::Signature& signature, at::ArrayRef<c10::IValue> results) const;
+  void lead_resizing(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
+                     const graph::Signature& signature);
   bool run_and_learn(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node);
   void link_results(const graph::OpInfo& op, const torch::jit::Stack& results, const graph::Node& node);
   void run_eagerly(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node, graph::Reason reason);

@@ -32,7 +32,8 @@ struct Signature {
   std::vector<int> list_sizes;  // of the returns that are lists
   bool aliases_input = false;   // a result shares its storage with an input: run where the user's tensors are
   bool warns = false;
-  bool resizes = false;
+  bool resizes = false;         // an out= argument that did not fit is given another size
+  std::vector<Layout> resized;  // by input, what it is then; undefined for the others
   std::vector<int8_t> version_bumps;  // by input, of a written one, beyond what happens above the hook; or empty
   std::vector<int8_t> output_versions;  // of fresh results that the kernel wrote in place on its way
   std::optional<Reason> special;  // a result is no plain tensor

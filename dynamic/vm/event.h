@@ -20,6 +20,7 @@ using StorageRef = c10::intrusive_ptr<c10::StorageImpl>;
 struct Operand {
   StorageRef storage;
   int64_t offset = 0;
+  int same_as = -1;  // an earlier operand that is the very same tensor: some kernels ask
   at::Tensor direct;
 };
 
@@ -39,6 +40,7 @@ struct Event {
   std::vector<c10::IValue> args;
   std::vector<Operand> operands;     // in the order of signature->inputs
   std::vector<StorageRef> outputs;   // twins of signature->outputs, one for each storage group
+  bool has_same_operands = false;
   bool grad_mode = false;            // whether gradients were wanted where it was asked
   unsigned float_mode = 0;           // whether denormals are flushed where it was asked
   Capture* capture = nullptr;        // set: the results go back as they come
@@ -46,6 +48,7 @@ struct Event {
     args.clear();
     operands.clear();
     outputs.clear();
+    has_same_operands = false;
     capture = nullptr;
   }
 };

@@ -43,9 +43,14 @@ torch::jit::Stack build_arguments(const Event& event) {
   torch::jit::Stack stack;
   stack.reserve(op.args.size() + 2);
   size_t next = 0;
+  std::vector<at::Tensor> built;  // only where one of them comes again
   auto take = [&] {
     const size_t i = next++;
-    return operand_tensor(event.operands[i], event.signature->inputs[i]);
+    const auto& operand = event.operands[i];
+    if (operand.same_as >= 0) built.push_back(built.at(operand.same_as));
+    else if (event.has_same_operands) built.push_back(operand_tensor(operand, event.signature->inputs[i]));
+    else return operand_tensor(operand, event.signature->inputs[i]);
+    return built.back();
   };
   for (size_t a = 0; a < op.args.size(); ++a) {
     const auto& arg = event.args[a];

@@ -100,6 +100,11 @@ bool parse_detail(std::string_view word, TextCursor& cursor, EventStep& event) {
     event.lists.push_back(parse_pair(cursor));
   } else if (word == "in") {
     event.in.push_back(parse_tensor(cursor));
+    if (cursor.try_take("same")) {
+      const auto same = cursor.parse_unsigned();
+      if (same + 1 >= event.in.size()) cursor.fail("the same as input " + std::to_string(same) + ", which is not before it");
+      event.in.back().same_as = static_cast<int64_t>(same);
+    }
   } else if (word == "out") {
     event.out.push_back(parse_tensor(cursor));
   } else if (word == "value") {

@@ -15,6 +15,7 @@
 //     generator 1 0                       argument 1 is generator 0
 //     list 0 3                            argument 0 is a list of 3 tensors
 //     in 3 f32[2;1]+0/8                   a tensor, in argument order: storage and layout; `in none`: undefined
+//     in 3 f32[2;1]+0/8 same 0            ... and it is the very tensor of `in` line 0 of this event
 //     out 7 f32[2;1]+0/8                  a result that is no argument: an alias if storage 7 is known, else new
 //     value 0x1p+0                        a result that is no tensor: fetched
 //     after 7 8 1f00c3a5                  the first 8 bytes of storage 7 have this hash (hash_storage)
@@ -55,6 +56,7 @@ struct TensorRecord {
   static constexpr uint64_t kNone = ~0ull;
   uint64_t storage = kNone;
   graph::Layout layout;
+  int64_t same_as = -1;  // of an input: an earlier one
 };
 struct AfterRecord {
   uint64_t storage = 0;

@@ -144,7 +144,8 @@ TEST(Replay, RefusesARecordingThatContradictsItself) {
 
 TEST(Replay, AWayThatCannotBeReadNamesTheLine) {
   for (const char* bad : {"", "lockstep-way 2\n", "lockstep-way 1\nfeed 0\n", "lockstep-way 1\nin 3 f32[;]+0/4\n",
-                          "lockstep-way 1\nevent 2\n  in 0 f33[;]+0/4\n", "lockstep-way 1\nend now\n"}) {
+                          "lockstep-way 1\nevent 2\n  in 0 f33[;]+0/4\n",
+                          "lockstep-way 1\nevent 2\n  in 0 f32[;]+0/4 same 0\n", "lockstep-way 1\nend now\n"}) {
     RecordedCall call;
     EXPECT_THROW(parse_way(bad, call), graph::TextError) << bad;
   }

@@ -86,6 +86,26 @@ def test_views_metadata_and_in_place_ops(tmp_path):
     assert recorder.opaque_count == 0
 
 
+def test_the_same_tensor_as_several_arguments(tmp_path):
+    encoder = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True).eval()
+
+    @lockstep.function(when="always")
+    def step(x):
+        with torch.no_grad():
+            return encoder(x) * 2
+
+    recorder, _ = record(step, tmp_path, torch.randn(2, 3, 8))
+    assert recorder.opaque_count == 0
+
+    @lockstep.function(when="always")
+    def square(x):
+        return x * x
+
+    (tmp_path / "square").mkdir()
+    record(square, tmp_path / "square", torch.randn(3))
+    assert " same 0\n" in (tmp_path / "square" / "way.txt").read_text()
+
+
 def test_generators(tmp_path):
     private = torch.Generator().manual_seed(7)
 

@@ -147,6 +147,71 @@ def test_out_arguments():
     check(make)
 
 
+@item("6.out")
+def test_out_arguments_that_are_resized():
+    """Empty ones are given the size of the result; those that keep their memory are aliases."""
+
+    def make(run):
+        base = torch.zeros(64)
+
+        def step(x, labels):
+            work = busy(x)[:6, :6]
+            made = [torch.empty(0) for _ in range(4)]
+            torch.mm(work, work.T, out=made[0])
+            torch.add(work, 1, out=made[1])
+            torch.linalg.inv(work @ work.T + 9 * torch.eye(6), out=made[2])
+            torch.index_select(work, 0, torch.tensor([4, 0]), out=made[3])
+            view = base[8:8]  # its storage has room: the result is seen through `base`
+            torch.mul(work, 2, out=view)
+            return [m * 1 for m in made], [m.stride() for m in made], made, view, base.sum()
+
+        return Case(step, batch, base=base)
+
+    check(make, share=1.0)
+
+
+@item("6.out")
+def test_resized_out_argument_of_an_op_that_raises():
+    def make(run):
+        def step(matrix, index):
+            inverse, rows = torch.empty(0), torch.empty(0)
+            errors = []
+            for ask in (
+                lambda: torch.linalg.inv(matrix, out=inverse),
+                lambda: torch.index_select(matrix, 0, index, out=rows),
+            ):
+                try:
+                    ask()
+                except (RuntimeError, IndexError) as error:
+                    errors.append((type(error).__name__, str(error)))
+            return errors, inverse.shape, rows.shape
+
+        good, bad = torch.eye(3) * 2, torch.ones(3, 3)
+        inputs = [(good, 0), (good, 1), (good, 2), (bad, 1), (good, 7), (bad, 7), (good, 1)]
+        return Case(step, lambda i: (inputs[i][0].clone(), torch.tensor([inputs[i][1]])))
+
+    check(make, calls=7, share=None)
+
+
+@item("6.tensor-given-twice")
+def test_the_same_tensor_given_twice():
+    """Attention projects once where query, key and value are one tensor, and that rounds."""
+
+    def make(run):
+        layer = nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True).eval()
+        encoder = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True).eval()
+
+        def step(x, labels):
+            work = busy(x)[:6, :8].reshape(2, 3, 8)
+            with torch.no_grad():
+                twin = work.view_as(work)
+                return layer(work, work), layer(work, twin), encoder(work), work * work
+
+        return Case(step, batch)
+
+    check(make)
+
+
 @item("6.set")
 def test_set():
     def make(run):
