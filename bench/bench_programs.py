@@ -25,6 +25,12 @@ OWN = ("small_mlp", "pointwise_chain")
 NAMES = SAMPLES + OWN
 
 
+def load(name):
+    """Imports what the program needs, without making it."""
+    if name in SAMPLES:
+        importlib.import_module(f"samples.{name}.program")
+
+
 def make(name, size, seed):
     """The program `name` at size "small" or "bench"."""
     if name == "small_mlp":

@@ -111,10 +111,7 @@ def memory_table(programs):
         if "memory" not in result:
             continue
         live, rss = result["memory"]["live"], result["memory"]["rss"]
-        peaks = [
-            answer.get("torch_peak_bytes", 0) + answer.get("lockstep_peak_bytes", 0)
-            for answer in (live["eager_a"], live["always"])
-        ]
+        peaks = [live[name].get("peak_bytes", 0) for name in ("eager_a", "always")]
         resident = [rss[name].get("peak_bytes", 0) for name in ("eager_a", "always")]
         row = [program]
         for left, right in (peaks, resident):
@@ -128,14 +125,11 @@ def first_table(programs):
     head = ["program", "eager ms", "recording call ms", "ratio"]
     rows = []
     for program, result in programs.items():
-        if "first" not in result:
+        if "variants" not in result.get("first", {}):
             continue
-        medians = []
-        for name in ("eager_a", "always"):
-            found = [a["seconds"] for a in result["first"][name] if "seconds" in a]
-            medians.append(statistics.median(found) * 1e3 if found else None)
-        ratio = medians[1] / medians[0] if all(medians) else None
-        rows.append([program, number(medians[0], 1), number(medians[1], 1), number(ratio)])
+        found = result["first"]["variants"]
+        eager, recording = (statistics.median(found[name]) * 1e3 for name in ("eager_a", "always"))
+        rows.append([program, number(eager, 1), number(recording, 1), number(recording / eager)])
     return table(head, rows) if rows else ""
 
 

@@ -1,17 +1,17 @@
 """Measures in a fresh process: `python bench_worker.py TASK`, TASK and the answer are JSON.
 
-Parts: `times` (any number of variants, interleaved), `first` (the first call of one variant),
+Parts: `times` (any number of variants, interleaved), `first` (first calls, in fresh processes),
 `live` (peak bytes of live tensor storages), `rss` (peak resident memory over that after import).
 The answer is the last line on standard output.
 """
 
 import gc
 import json
+import os
 import sys
 import time
 
-import torch
-from bench_programs import make
+from bench_programs import load, make
 from bench_variants import VARIANTS
 
 from samples.common.compare import differences
@@ -84,51 +84,57 @@ def stats_of(step):
 
 
 def measure_first(task):
-    copy = make_copy(task, task["variants"][0])
+    """Seconds of the first call of each variant, in turn, each in a fresh process.
+
+    The processes are forked from this one, which has imported everything and computed nothing.
+    """
+    import lockstep  # noqa: F401
+
+    load(task["program"])
+    answer = {name: [] for name in task["variants"]}
+    for _ in range(task["processes"]):
+        for name in task["variants"]:
+            answer[name].append(in_fork(first_call, task, name))
+    return {"variants": answer}
+
+
+def first_call(task, variant):
+    copy = make_copy(task, variant)
     copy.advance(0)
-    return {"seconds": copy.seconds[0]}
+    return copy.seconds[0]
+
+
+def in_fork(function, *arguments):
+    """What the function returns, a float, called in a child of this process."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, repr(function(*arguments)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        text = file.read()
+    os.waitpid(child, 0)
+    if not text:
+        raise RuntimeError(f"{function.__name__}{arguments} failed in its process")
+    return float(text)
 
 
 def measure_live(task):
-    """Peak bytes of live storages and workspaces: of Lockstep's allocator and of PyTorch's.
+    """Peak bytes that live tensors and workspaces of kernels have asked the allocator for.
 
-    The report adds the two peaks, which is never less than the peak of the sum. PyTorch's are
-    counted from the profiler's allocation events, which cost memory themselves: that is why
-    resident memory is measured in another process.
+    Lockstep's allocator stands in front of PyTorch's in both variants and counts for both. Counting
+    costs memory itself: that is why resident memory is measured in another process.
     """
-    counters = reset_peak()
-    profiler = torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    )
-    with profiler:
-        copy = make_copy(task, task["variants"][0])
-        for index in range(task["memory_steps"]):
-            copy.advance(index)
-    peak = 0
-    for event in walk(profiler.profiler.kineto_results.experimental_event_tree()):
-        fields = event.extra_fields
-        if type(fields).__name__ == "_ExtraFields_Allocation":
-            peak = max(peak, fields.total_allocated)
-    return {"torch_peak_bytes": peak, "lockstep_peak_bytes": counters()}
-
-
-def walk(events):
-    todo = list(events)
-    while todo:
-        event = todo.pop()
-        yield event
-        todo.extend(event.children)
-
-
-def reset_peak():
-    """A function that gives the peak bytes of Lockstep's own allocator from now on."""
     import lockstep
 
-    library = getattr(lockstep, "_C", None)
-    if not hasattr(library, "memory_statistics"):
-        return lambda: 0
-    library.reset_memory_peak()
-    return lambda: library.memory_statistics()["peak_used_bytes"]
+    lockstep._C.count_memory(True)
+    copy = make_copy(task, task["variants"][0])
+    for index in range(task["memory_steps"]):
+        copy.advance(index)
+    return {"peak_bytes": lockstep._C.memory_count()["peak_bytes"]}
 
 
 def status_bytes(field):
@@ -139,6 +145,8 @@ def status_bytes(field):
 
 
 def measure_rss(task):
+    import lockstep  # noqa: F401 - of both variants, so that both have imported the same
+
     before = status_bytes("VmRSS")
     copy = make_copy(task, task["variants"][0])
     for index in range(task["memory_steps"]):

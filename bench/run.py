@@ -82,6 +82,7 @@ def ask(arguments, part, program, variants):
         "runs": arguments.runs,
         "run_seconds": arguments.run_seconds,
         "memory_steps": arguments.memory_steps,
+        "processes": arguments.processes,
     }
     command = [sys.executable, str(HERE / "bench_worker.py"), json.dumps(task)]
     try:
@@ -118,11 +119,7 @@ def measure(arguments, program):
             for part in ("live", "rss")
         }
     if "first" in arguments.parts:
-        found = {"eager_a": [], "always": []}
-        for _ in range(arguments.processes):
-            for variant, answers in found.items():
-                answers.append(ask(arguments, "first", program, [variant]))
-        result["first"] = found
+        result["first"] = ask(arguments, "first", program, ["eager_a", "always"])
     return result
 
 

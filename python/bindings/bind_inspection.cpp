@@ -122,6 +122,11 @@ void bind_inspection(py::module_& m) {
                     py::arg("reserved_bytes") = s.reserved_bytes);
   });
   m.def("reset_memory_peak", [] { dynamic::Pool::instance().reset_peak(); });
+  m.def("count_memory", &dynamic::count_memory);
+  m.def("memory_count", [] {
+    const auto count = dynamic::memory_count();
+    return py::dict(py::arg("live_bytes") = count.live_bytes, py::arg("peak_bytes") = count.peak_bytes);
+  });
   m.def("release_free_pages", [] { dynamic::Pool::instance().release_free_pages(); });
   m.def("enable_pool", &dynamic::enable_pool);
   m.def("signature_count", [] { return dynamic::ShapeMemo::instance().count(); });
