@@ -31,7 +31,7 @@ struct Counters {
 
 class CallRecorder;
 
-struct Function {
+struct Function : std::enable_shared_from_this<Function> {
   uint32_t serial = 0;  // unique in the process
   std::string name;
   graph::TraceGraph graph;

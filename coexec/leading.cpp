@@ -250,10 +250,10 @@ namespace {
 
 class WatchingHandler final : public c10::WarningHandler {
  public:
-  explicit WatchingHandler(c10::WarningHandler* next) : next_(next) {}
+  explicit WatchingHandler(c10::WarningHandler* next) : next_(next) {}  // null: they go nowhere
   void process(const c10::Warning& warning) override {
     warned = true;
-    next_->process(warning);
+    if (next_) next_->process(warning);
   }
   bool warned = false;
 
@@ -264,7 +264,7 @@ class WatchingHandler final : public c10::WarningHandler {
 }  // namespace
 
 bool Session::run_watching_warnings(const OpInfo& op, torch::jit::Stack* stack) {
-  WatchingHandler handler(c10::WarningUtils::get_warning_handler());
+  WatchingHandler handler(hides_warnings_ ? nullptr : c10::WarningUtils::get_warning_handler());
   c10::WarningUtils::WarningHandlerGuard guard(&handler);
   run_natively(op, stack);
   return handler.warned;
@@ -362,6 +362,7 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
     return trace_op(op, stack, place, foreign);
   }
   graph::Node* node = edge->to;
+  note_variation(*node, torch::jit::last(*stack, op.args.size()));
   advance(node, edge);
   backward_.note_forward(node, function_->serial);
   if (foreign) return run_eagerly(op, stack, node, *foreign);
@@ -424,35 +425,54 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   ask(op, stack, node, *signature);
 }
 
+namespace {
+
+void set_layouts(at::ArrayRef<std::pair<at::Tensor, const Layout*>> tensors) {
+  for (const auto& [tensor, layout] : tensors)
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout->sizes, layout->strides);
+}
+
+}  // namespace
+
 // What the kernel would do first with an empty out= argument is done where the user's tensors are; then it fits.
 void Session::lead_resizing(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, const Signature& signature) {
-  std::vector<std::pair<at::Tensor, Layout>> before;
+  const auto args = torch::jit::last(*stack, op.args.size());
+  std::vector<std::pair<at::Tensor, const Layout*>> before, after;
   for (size_t i = 0; i < operands_.size(); ++i) {
     if (!signature.resized[i].is_defined()) continue;
     if (operands_[i].tensor->numel() > 0 || signature.resized[i].numel() == 0)
       return run_eagerly(op, stack, node, Reason::resizes_output);
-    before.emplace_back(*operands_[i].tensor, signature.inputs[i]);
+    before.emplace_back(*operands_[i].tensor, &signature.inputs[i]);
+    after.emplace_back(*operands_[i].tensor, &signature.resized[i]);
     if (operands_[i].link) wait_for_readers(*operands_[i].link);
   }
   {
     const at::AutoDispatchBelowADInplaceOrView below;
-    for (size_t i = 0, n = 0; i < operands_.size(); ++i) {
-      const auto& layout = signature.resized[i];
-      if (!layout.is_defined()) continue;
-      const auto& tensor = before[n++].first;
-      tensor.resize_(layout.sizes);
-      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
-    }
+    for (const auto& [tensor, layout] : after) tensor.resize_(layout->sizes);
   }
-  const auto args = torch::jit::last(*stack, op.args.size());
+  set_layouts(after);
   collect_operands(op, args);
-  if (op.value_check == graph::ValueCheck::kNone) return lead_compute(op, stack, node);
+  build_words(op, args);
+  const Signature* fitting = find_signature(op, node);
+  if (fitting && (fitting->warns || fitting->resizes || fitting->special)) {  // the kernel goes another way about it
+    set_layouts(before);
+    return run_eagerly(op, stack, node, Reason::resizes_output);
+  }
   try {
-    lead_compute(op, stack, node);
+    if (fitting) {
+      lead_compute(op, stack, node);
+      if (op.value_check != graph::ValueCheck::kNone) drain();
+      return;
+    }
+    count_in_graph(*node);
     drain();
+    settle_operands();
+    const auto quietly = std::exchange(hides_warnings_, true);  // of a size that eager would not have met
+    run_and_learn(op, stack, node);
+    hides_warnings_ = quietly;
   } catch (const c10::Error&) {  // perhaps the kernel looks at the values before it resizes: it is asked again
-    for (auto& [tensor, layout] : before)
-      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
+    hides_warnings_ = false;
+    set_layouts(before);
     run_natively(op, stack);
   }
 }
@@ -487,7 +507,7 @@ bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
   const OperandView* written = nullptr;
   for (const auto& view : operands_) {
     if (!view.storage) continue;
-    if (view.link ? view.link->is_exposed : !owns_plain_memory(view.storage))
+    if (view.link ? view.link->is_exposed() : !owns_plain_memory(view.storage))
       if (!view.tensor->unsafeGetTensorImpl()->is_wrapped_number()) return true;
     if (view.is_written) written = &view;
   }

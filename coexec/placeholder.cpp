@@ -3,6 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <cstring>
+#include <utility>
 
 #include "coexec/session.h"
 #include "dynamic/vm/executor.h"
@@ -77,12 +78,38 @@ c10::intrusive_ptr<c10::StorageImpl> create_pending_storage(int64_t bytes, Stora
   auto user = dynamic::create_empty_storage(bytes);
   *link = new Link(std::move(twin), c10::weak_intrusive_ptr<c10::StorageImpl>(user));
   user->set_data_ptr_noswap(linked_pointer(nullptr, *link));
-  arm(user.get());
+  user->set_materializer(&materialize);
   return user;
 }
 
 at::Tensor create_placeholder(c10::intrusive_ptr<c10::StorageImpl> storage, const graph::Layout& layout) {
   return dynamic::tensor_over(std::move(storage), layout, layout.offset);
+}
+
+Exposure expose(Link& link) {
+  link.exposures.fetch_add(1, std::memory_order_relaxed);
+  return {link.user, &link};
+}
+
+void Exposure::end() const {
+  const auto storage = user.lock();
+  Link* now = storage ? link_of(storage.get()) : nullptr;
+  if (now && now == link) now->exposures.fetch_sub(1, std::memory_order_relaxed);  // else it was given other memory
+}
+
+namespace {
+thread_local ReadingScope* t_reading = nullptr;
+}
+
+ReadingScope::ReadingScope() : outer_(std::exchange(t_reading, this)) {}
+
+ReadingScope::~ReadingScope() {
+  t_reading = outer_;
+  for (const auto& exposure : exposures_) exposure.end();
+}
+
+void ReadingScope::note(Exposure exposure) {
+  if (t_reading) t_reading->exposures_.push_back(std::move(exposure));
 }
 
 void publish(Link* link) {

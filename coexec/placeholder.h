@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -28,11 +29,13 @@ struct Link {
   uint64_t written = 0;         // the last event that writes this storage (its number in the session)
   uint64_t read = 0;            // the last event that touches it at all
   bool is_published = false;    // the user's half has its data pointer
-  bool is_exposed = false;      // somebody else may read or write the memory at any time
+  std::atomic<int> exposures{0};  // who else may read or write the memory at any time
   uint32_t producer = 0;        // node of the event that made it, in call `call`
   uint16_t output = 0;
   uint64_t call = 0;
   size_t list_index = 0;        // in the session's list of unpublished links
+
+  bool is_exposed() const { return exposures.load(std::memory_order_relaxed) > 0; }
 
   Link(StorageRef t, const c10::weak_intrusive_ptr<c10::StorageImpl>& u) : twin(std::move(t)), user(u) {}
 };
@@ -49,6 +52,29 @@ at::Tensor create_placeholder(c10::intrusive_ptr<c10::StorageImpl> storage, cons
 // The user's half gets its data. On any thread, with the data complete.
 void publish(Link* link);
 void arm(c10::StorageImpl* user);
+
+// Somebody outside can see the memory from now on: until the Exposure is ended, mostly never.
+struct Exposure {
+  c10::weak_intrusive_ptr<c10::StorageImpl> user;
+  const Link* link;
+  void end() const;
+};
+Exposure expose(Link& link);
+
+// Exposures that are noted on this thread while it lives end with it: for entry points that read memory and give nothing
+// out.
+class ReadingScope {
+ public:
+  ReadingScope();
+  ~ReadingScope();
+  ReadingScope(const ReadingScope&) = delete;
+  static void note(Exposure exposure);  // for ever where no scope is open
+
+ private:
+  std::vector<Exposure> exposures_;
+  ReadingScope* outer_;
+};
+
 // Guards all links: they die on whichever thread drops the last tensor.
 std::recursive_mutex& links_mutex();
 

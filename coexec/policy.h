@@ -20,7 +20,7 @@ class Policy {
   void note(Way way, double seconds, bool was_recorded);
 
   struct Figures {
-    std::array<double, kWayCount> seconds{};  // medians of the last measurement; 0: not measured yet
+    std::array<double, kWayCount> seconds{};  // of a call, at the last measurement; 0: not measured yet
     uint64_t measurements = 0;
     bool is_settled = false;
     Way way = Way::kBehind;

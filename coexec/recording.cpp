@@ -2,6 +2,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "dynamic/shape_memo.h"
@@ -17,6 +20,17 @@ using graph::Reason;
 namespace {
 
 constexpr int kRejoinStreak = 32;  // known events in a row, after which a traced call goes on in lockstep
+
+bool is_same_constant(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isInt()) return b.isInt() && a.toInt() == b.toInt();
+  if (a.isDouble()) return b.isDouble() && std::bit_cast<int64_t>(a.toDouble()) == std::bit_cast<int64_t>(b.toDouble());
+  if (a.isBool()) return b.isBool() && a.toBool() == b.toBool();
+  if (a.isNone()) return b.isNone();
+  if (!a.isList()) return a == b;
+  if (!b.isList()) return false;
+  const auto x = a.toListRef(), y = b.toListRef();
+  return std::equal(x.begin(), x.end(), y.begin(), y.end(), is_same_constant);
+}
 
 }  // namespace
 
@@ -63,15 +77,10 @@ graph::Node* Session::record(const OpInfo& op, at::ArrayRef<c10::IValue> args, c
       node->constants.push_back(constant ? args[a] : c10::IValue());
     }
     node->varies.assign(args.size(), false);
+    note_sources(*node);
   } else {
-    for (size_t a = 0; a < args.size(); ++a) {
-      const auto kind = op.args[a].kind;
-      if ((kind == ArgKind::kConstant || kind == ArgKind::kScalar) && !node->varies[a] &&
-          node->constants[a] != args[a])
-        node->varies[a] = true;
-    }
+    note_variation(*node, args);
   }
-  note_sources(*node);
   graph::Edge* edge = graph.find_edge(cursor_, node);
   if (!edge) {
     *known = false;
@@ -81,28 +90,63 @@ graph::Node* Session::record(const OpInfo& op, at::ArrayRef<c10::IValue> args, c
   return node;
 }
 
-// Where the operands came from, as far as it is the same every time.
+// Where the operands come from.
 void Session::note_sources(graph::Node& node) {
   using Kind = graph::OperandSource::Kind;
-  for (size_t i = 0; i < operands_.size(); ++i) {
+  for (size_t i = node.operands.size(); i < operands_.size(); ++i) {
     graph::OperandSource source;
-    if (const auto& view = operands_[i]; view.storage) {
-      if (view.link && view.link->session == this && view.link->call == call_) {
-        source.kind = Kind::kNode;
-        source.node = view.link->producer;
-        source.output = view.link->output;
-      } else {
-        source.kind = Kind::kFeed;
-        auto named = function_->origins.find(view.storage);
-        source.origin = named == function_->origins.end() ? "?" : named->second;
-      }
+    if (const auto& view = operands_[i]; is_of_this_call(view)) {
+      source.kind = Kind::kNode;
+      source.node = view.link->producer;
+      source.output = view.link->output;
+    } else if (view.storage) {
+      source.kind = Kind::kFeed;
+      source.origin = origin_of(view);
+      source.storage = view.storage;
     }
-    if (node.operands.size() <= i) {
-      node.operands.push_back(source);
-    } else if (!(node.operands[i] == source)) {
-      node.operands[i] = {Kind::kVaries, 0, 0, {}};
-    }
+    node.operands.push_back(std::move(source));
   }
+}
+
+const std::string& Session::origin_of(const OperandView& view) const {
+  static const std::string unknown = "?";
+  const auto named = function_->origins.find(view.storage);
+  return named == function_->origins.end() ? unknown : named->second;
+}
+
+bool Session::is_of_this_call(const OperandView& view) const {
+  return view.link && view.link->session == this && view.link->call == call_;
+}
+
+// Whether the operand comes from where the node says.
+bool Session::has_source(const OperandView& view, graph::OperandSource& source) const {
+  using Kind = graph::OperandSource::Kind;
+  if (is_of_this_call(view))
+    return source.kind == Kind::kNode && source.node == view.link->producer && source.output == view.link->output;
+  if (!view.storage) return source.kind == Kind::kUnknown;
+  if (source.kind != Kind::kFeed) return false;
+  if (source.storage == view.storage) return true;
+  if (source.origin != origin_of(view)) return false;
+  source.storage = view.storage;
+  return true;
+}
+
+// A node passed again: numbers and operands that are not what they were before vary.
+void Session::note_variation(graph::Node& node, at::ArrayRef<c10::IValue> args) {
+  using Kind = graph::OperandSource::Kind;
+  for (size_t a = 0; a < args.size(); ++a) {
+    const auto kind = node.op->args[a].kind;
+    if (kind != ArgKind::kConstant && kind != ArgKind::kScalar) continue;
+    if (!node.varies[a] && !is_same_constant(node.constants[a], args[a])) node.varies[a] = true;
+  }
+  const size_t known = std::min(node.operands.size(), operands_.size());
+  for (size_t i = 0; i < known; ++i) {
+    auto& source = node.operands[i];
+    if (source.kind == Kind::kVaries || has_source(operands_[i], source)) continue;
+    source = {};
+    source.kind = Kind::kVaries;
+  }
+  if (operands_.size() > known) note_sources(node);
 }
 
 void Session::advance(graph::Node* node, graph::Edge* edge) {

@@ -108,6 +108,7 @@ void Session::begin(Function& function, bool in_place) {
   in_place_ = in_place;
   runner_.set_in_place(in_place);
   function_ = &function;
+  kept_ = function.weak_from_this().lock();
   function.counters.calls++;
   call_ = next_call.fetch_add(1, std::memory_order_relaxed);
   nodes_before_ = static_cast<uint32_t>(function.graph.op_node_count());
@@ -172,6 +173,7 @@ void Session::end() {
   function_->counters.eager_ops += foreign;
   phase_ = Phase::kIdle;
   function_ = nullptr;
+  const auto kept = std::move(kept_);  // until the end of this
   bool at_rest = true;
   for (Session* other : all()) at_rest &= !other->is_active();
   if (at_rest) dynamic::ShapeMemo::instance().forget_if_large(kMaxSignatures);
@@ -216,7 +218,7 @@ void Session::on_raw_access(Link* link) {
   Session* leader = active_on_this_thread();
   if (link->session) link->session->wait_done(link->read, /*interruptible=*/false);
   publish(link);
-  if (leader && leader == link->session && !leader->is_in_native()) link->is_exposed = true;
+  if (leader && leader == link->session && !leader->is_in_native()) ReadingScope::note(expose(*link));
 }
 
 // From a foreign thread: only what was asked when it looked.

@@ -89,6 +89,10 @@ class Session final : public tracer::OpSink {
                 std::optional<graph::Reason> foreign);
   graph::Node* record(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args, const Place& place, bool* known);
   void note_sources(graph::Node& node);
+  void note_variation(graph::Node& node, at::ArrayRef<c10::IValue> args);
+  bool is_of_this_call(const OperandView& view) const;
+  bool has_source(const OperandView& view, graph::OperandSource& source) const;
+  const std::string& origin_of(const OperandView& view) const;
   void advance(graph::Node* node, graph::Edge* edge);
 
   // ---- co-execution
@@ -149,10 +153,12 @@ class Session final : public tracer::OpSink {
   int depth_ = 0;
   std::atomic<int> native_depth_{0};
   Function* function_ = nullptr;
+  std::shared_ptr<Function> kept_;  // the same: a session may lose its last reference while it is open
   graph::Node* cursor_ = nullptr;
   bool in_place_ = false;  // events are executed by whoever waits, not behind
   std::mutex consumer_mutex_;
   bool synchronous_ = false;
+  bool hides_warnings_ = false;  // while an op is tried with sizes that eager would not have met
   int known_streak_ = 0;
   std::shared_ptr<CallRecorder> recorder_;  // of this call; mostly none
   bool traced_in_this_call_ = false;

@@ -51,7 +51,10 @@ struct OperandSource {
   uint32_t node = 0;
   uint16_t output = 0;
   std::string origin;  // of a feed: parameter, argument, closure cell; "?" where unknown
-  bool operator==(const OperandSource&) const = default;
+  const void* storage = nullptr;  // of a feed: the one that was named last; says nothing outside of this process
+  bool operator==(const OperandSource& other) const {
+    return kind == other.kind && node == other.node && output == other.output && origin == other.origin;
+  }
 };
 
 struct NodeCounts {

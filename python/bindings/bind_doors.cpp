@@ -14,9 +14,9 @@ using coexec::Session;
 
 void bind_doors(py::module_& m) {
   m.def("install_door", [](const py::object& callable, const std::string& kind) {
-    const auto k = kind == "drain" ? DoorKind::kDrain : kind == "read" ? DoorKind::kRead : kind == "settle" ? DoorKind::kSettle : DoorKind::kExpose;
-    return install_door(callable, k);
+    return install_door(callable, door_kind(kind));
   });
+  m.def("in_reading_scope", &in_reading_scope);
   m.def("configure_frames", &tracer::configure_frames);
   m.def("enable_foreign", [](bool on) {
     if (!Session::active_on_this_thread()) tracer::enable_foreign(on);

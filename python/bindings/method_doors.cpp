@@ -6,9 +6,13 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <array>
+#include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "coexec/session.h"
+
+namespace py = pybind11;
 
 namespace lockstep::bindings {
 
@@ -36,18 +40,37 @@ void pass_tensor(const at::Tensor& tensor, DoorKind kind) {
       coexec::Session::on_raw_access(link);
     }
   }
-  if (kind != DoorKind::kExpose) return;
+  if (kind != DoorKind::kExpose && kind != DoorKind::kLend) return;
   if (!link && coexec::owns_plain_memory(storage)) link = coexec::link_storage(storage);
-  if (link) link->is_exposed = true;
+  if (link && kind == DoorKind::kExpose) coexec::ReadingScope::note(coexec::expose(*link));
+}
+
+PyObject* subject_of(PyObject* self, PyObject* first) {
+  PyObject* subject = self && THPVariable_Check(self) ? self : first;
+  return subject && THPVariable_Check(subject) ? subject : nullptr;
 }
 
 void pass(const Door& door, PyObject* self, PyObject* first) {
+  if (door.kind == DoorKind::kScope) return;
   if (door.kind == DoorKind::kDrain) {
     if (auto* leader = coexec::Session::active_on_this_thread()) leader->drain();
     return;
   }
-  PyObject* subject = self && THPVariable_Check(self) ? self : first;
-  if (subject && THPVariable_Check(subject)) pass_tensor(THPVariable_Unpack(subject), door.kind);
+  if (PyObject* subject = subject_of(self, first)) pass_tensor(THPVariable_Unpack(subject), door.kind);
+}
+
+// The memory of `subject` is seen through `loan` until that dies: an array, whose views keep it alive.
+void lend(PyObject* subject, PyObject* loan) {
+  const auto& tensor = THPVariable_Unpack(subject);
+  auto* link = tensor.has_storage() ? coexec::link_of(tensor.storage().unsafeGetStorageImpl()) : nullptr;
+  if (!link) return;
+  const auto exposure = coexec::expose(*link);
+  try {
+    const auto finalize = py::module_::import("weakref").attr("finalize");
+    finalize(py::handle(loan), py::cpp_function([exposure] { exposure.end(); })).attr("atexit") = false;
+  } catch (py::error_already_set& error) {  // nothing that can be watched: it stays exposed
+    error.discard_as_unraisable("lockstep");
+  }
 }
 
 // Every tensor argument, lists and tuples included.
@@ -71,20 +94,23 @@ bool try_settle(PyObject* self, PyObject* args, PyObject* kwargs) {
   END_HANDLE_TH_ERRORS_RET(false)
 }
 
-// What a raw reader asks for on its way, it reads as well.
-class SynchronousScope {
+// While the original runs. What a raw reader asks for on its way, it reads as well.
+class PassageScope {
  public:
-  explicit SynchronousScope(DoorKind kind)
+  explicit PassageScope(DoorKind kind)
       : session_(kind == DoorKind::kSettle ? coexec::Session::active_on_this_thread() : nullptr),
-        before_(session_ && session_->set_synchronous(true)) {}
-  ~SynchronousScope() {
+        before_(session_ && session_->set_synchronous(true)) {
+    if (kind == DoorKind::kScope || kind == DoorKind::kLend) reading_.emplace();
+  }
+  ~PassageScope() {
     if (session_) session_->set_synchronous(before_);
   }
-  SynchronousScope(const SynchronousScope&) = delete;
+  PassageScope(const PassageScope&) = delete;
 
  private:
   coexec::Session* session_;
   bool before_;
+  std::optional<coexec::ReadingScope> reading_;
 };
 
 bool try_pass(const Door& door, PyObject* self, PyObject* first) {
@@ -98,28 +124,50 @@ PyObject* first_of(PyObject* args) {
   return args && PyTuple_Check(args) && PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : args;
 }
 
+template <class Call>
+PyObject* through(const Door& door, PyObject* self, PyObject* first, Call call) {
+  PyObject* result = nullptr;
+  {
+    const PassageScope scope(door.kind);
+    result = call();
+  }
+  if (result && door.kind == DoorKind::kLend)
+    if (PyObject* subject = subject_of(self, first)) lend(subject, result);
+  return result;
+}
+
 template <size_t kSlot>
 struct Entry {
   static PyObject* plain(PyObject* self, PyObject* args) {  // METH_NOARGS, METH_O, METH_VARARGS
-    if (!try_pass(doors[kSlot], self, first_of(args))) return nullptr;
-    return doors[kSlot].original(self, args);
+    const Door& door = doors[kSlot];
+    if (!try_pass(door, self, first_of(args))) return nullptr;
+    return through(door, self, first_of(args), [&] { return door.original(self, args); });
   }
   static PyObject* keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
-    const bool passed = doors[kSlot].kind == DoorKind::kSettle ? try_settle(self, args, kwargs)
-                                                              : try_pass(doors[kSlot], self, first_of(args));
+    const Door& door = doors[kSlot];
+    const bool passed =
+        door.kind == DoorKind::kSettle ? try_settle(self, args, kwargs) : try_pass(door, self, first_of(args));
     if (!passed) return nullptr;
-    const SynchronousScope scope(doors[kSlot].kind);
-    return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(doors[kSlot].original))(
-        self, args, kwargs);
+    return through(door, self, first_of(args), [&] {
+      return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(door.original))(self, args, kwargs);
+    });
   }
   static PyObject* fast(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-    if (!try_pass(doors[kSlot], self, count > 0 ? args[0] : nullptr)) return nullptr;
-    return reinterpret_cast<_PyCFunctionFast>(reinterpret_cast<void*>(doors[kSlot].original))(self, args, count);
+    const Door& door = doors[kSlot];
+    PyObject* first = count > 0 ? args[0] : nullptr;
+    if (!try_pass(door, self, first)) return nullptr;
+    return through(door, self, first, [&] {
+      return reinterpret_cast<_PyCFunctionFast>(reinterpret_cast<void*>(door.original))(self, args, count);
+    });
   }
   static PyObject* fast_keywords(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-    if (!try_pass(doors[kSlot], self, count > 0 ? args[0] : nullptr)) return nullptr;
-    return reinterpret_cast<_PyCFunctionFastWithKeywords>(reinterpret_cast<void*>(doors[kSlot].original))(
-        self, args, count, names);
+    const Door& door = doors[kSlot];
+    PyObject* first = count > 0 ? args[0] : nullptr;
+    if (!try_pass(door, self, first)) return nullptr;
+    return through(door, self, first, [&] {
+      return reinterpret_cast<_PyCFunctionFastWithKeywords>(reinterpret_cast<void*>(door.original))(self, args, count,
+                                                                                                    names);
+    });
   }
 };
 
@@ -141,6 +189,7 @@ constexpr auto make_variants(std::index_sequence<kSlot...>) {
 }
 
 PyMethodDef* method_of(PyObject* callable) {
+  if (PyInstanceMethod_Check(callable)) callable = PyInstanceMethod_GET_FUNCTION(callable);  // a method of pybind11's
   if (PyCFunction_Check(callable)) return reinterpret_cast<PyCFunctionObject*>(callable)->m_ml;
   if (Py_IS_TYPE(callable, &PyMethodDescr_Type) || Py_IS_TYPE(callable, &PyClassMethodDescr_Type))
     return reinterpret_cast<PyMethodDescrObject*>(callable)->d_method;
@@ -148,6 +197,14 @@ PyMethodDef* method_of(PyObject* callable) {
 }
 
 }  // namespace
+
+DoorKind door_kind(const std::string& name) {
+  static const std::unordered_map<std::string, DoorKind> kinds = {
+      {"drain", DoorKind::kDrain},   {"read", DoorKind::kRead}, {"settle", DoorKind::kSettle},
+      {"expose", DoorKind::kExpose}, {"lend", DoorKind::kLend}, {"scope", DoorKind::kScope},
+  };
+  return kinds.at(name);
+}
 
 bool install_door(pybind11::handle callable, DoorKind kind) {
   static constexpr auto variants = make_variants(std::make_index_sequence<kSlots>());
@@ -173,6 +230,16 @@ bool install_door(pybind11::handle callable, DoorKind kind) {
     default: --used_slots; return false;
   }
   return true;
+}
+
+pybind11::object in_reading_scope(const py::object& original) {
+  const py::cpp_function function(
+      [original](const py::args& args, const py::kwargs& kwargs) {
+        const coexec::ReadingScope scope;
+        return original(*args, **kwargs);
+      },
+      py::name(py::str(original.attr("__name__")).cast<std::string>().c_str()));
+  return py::reinterpret_steal<py::object>(PyInstanceMethod_New(function.ptr()));
 }
 
 }  // namespace lockstep::bindings

@@ -4,6 +4,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
 namespace lockstep::bindings {
 
 enum class DoorKind {
@@ -11,9 +13,15 @@ enum class DoorKind {
   kRead,    // the value of `self` (or of the first argument) is read now
   kSettle,  // C++ above the hook reads the memory of every tensor argument
   kExpose,  // the memory of `self` (or of the first argument) can be seen from now on
+  kLend,    // ... until what comes back dies
+  kScope,   // what is exposed on the way is so only meanwhile
 };
 
 // `callable` is a method descriptor or a built-in function. False where it has no C function to replace.
+DoorKind door_kind(const std::string& name);
 bool install_door(pybind11::handle callable, DoorKind kind);
+
+// A method that calls `original`, a Python function, in a scope as of kScope, without a frame of its own.
+pybind11::object in_reading_scope(const pybind11::object& original);
 
 }  // namespace lockstep::bindings

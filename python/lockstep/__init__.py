@@ -10,6 +10,7 @@ from lockstep.explain import Explanation, explain  # noqa: E402
 from lockstep.function import function, reset, reset_stats, stats  # noqa: E402
 from lockstep.knobs import KNOBS, config  # noqa: E402
 from lockstep.knobs import install_log as _install_log  # noqa: E402
+from lockstep.knobs import warn_of_misspelt_names as _warn_of_misspelt_names  # noqa: E402
 from lockstep.recording import graph_text, record_call  # noqa: E402
 from lockstep.session import session  # noqa: E402
 from lockstep.verify import verify  # noqa: E402
@@ -18,6 +19,7 @@ REASONS: dict[str, str] = _C.reasons()
 
 _install_doors(_C)
 _install_log(_C)
+_warn_of_misspelt_names()
 
 __version__ = "0.1.0"
 __all__ = [

@@ -1,13 +1,24 @@
-"""`python -m lockstep script.py args...`: runs an unchanged script inside a session."""
+"""`python -m lockstep [--explain] script.py args...`: runs an unchanged script inside a session."""
 
 import io
 import os
 import sys
 import types
 
+from lockstep.explain import explain
 from lockstep.session import session
 
-USAGE = "usage: python -m lockstep script.py [arguments of the script]"
+USAGE = "usage: python -m lockstep [--explain] script.py [arguments of the script]"
+HELP = f"""{USAGE}
+
+Runs an unchanged script inside of one lockstep.session(). What stands after the script belongs to
+the script.
+
+  -h, --help   show this and exit
+  --explain    print lockstep.explain of the session to standard error when the script has ended
+
+A session co-executes always, except under LOCKSTEP_WHEN=never and LOCKSTEP_DISABLE=1.
+"""
 
 
 def _compile(path: str):
@@ -18,25 +29,46 @@ def _compile(path: str):
     return compile(source, path, "exec", dont_inherit=True)
 
 
-def _run(code, path: str) -> None:
+def _options(arguments: list[str]) -> tuple[bool, list[str]]:
+    """Whether `--explain` stands before the script; the script and what follows it."""
+    wants_explain = False
+    while arguments and arguments[0].startswith("-"):
+        option, *arguments = arguments
+        if option in ("-h", "--help"):
+            print(HELP, end="")
+            sys.exit(0)
+        if option != "--explain":
+            message = f"no option {option!r}: there are -h, --help and --explain"
+            sys.exit(f"lockstep: {message}\n{USAGE}")
+        wants_explain = True
+    return wants_explain, arguments
+
+
+def _run(code, path: str, wants_explain: bool) -> None:
     """Runs the code as the module `__main__`, with the folder of the script first on the path."""
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=path, __builtins__=__builtins__, __spec__=None)
     sys.modules["__main__"] = module
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
-    with session():
-        exec(code, module.__dict__)
+    whole = session()
+    try:
+        with whole:
+            exec(code, module.__dict__)
+    finally:
+        if wants_explain:
+            print(explain(whole), file=sys.stderr)
 
 
 def main() -> None:
     """Runs the script that the command line names, which sees its own arguments and exit status."""
-    if len(sys.argv) < 2:
+    wants_explain, arguments = _options(sys.argv[1:])
+    if not arguments:
         sys.exit(f"lockstep: the path of a script is missing: give one\n{USAGE}")
-    sys.argv = sys.argv[1:]
+    sys.argv = arguments
     path = sys.argv[0]
     try:
-        _run(_compile(path), path)
+        _run(_compile(path), path, wants_explain)
     except Exception as error:
         traceback = error.__traceback__
         while traceback and traceback.tb_frame.f_code.co_filename == __file__:

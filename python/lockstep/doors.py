@@ -1,5 +1,9 @@
-"""Installs the doors through which the outside could see pending work (section 8 of the design), once, at import."""
+"""Installs the doors through which the outside could see pending work, once, at import.
 
+Section 8 of the design lists them.
+"""
+
+import _pickle
 import atexit
 import functools
 import opcode
@@ -11,7 +15,9 @@ import torch
 
 # Setters of what kernels read while they run: everything asked before runs under the old value.
 _AMBIENT_PREFIXES = ("_set_", "set_")
-_AMBIENT_SKIPPED = {"_set_worker_signal_handlers", "_set_worker_pids", "_set_print_stack_traces_on_fatal_signal"}
+_AMBIENT_SKIPPED = {
+    "_set_worker_signal_handlers", "_set_worker_pids", "_set_print_stack_traces_on_fatal_signal",
+}  # fmt: skip
 
 _GENERATOR_METHODS = (
     "manual_seed", "seed", "initial_seed", "get_state", "set_state", "graphsafe_get_state",
@@ -19,14 +25,23 @@ _GENERATOR_METHODS = (
 )  # fmt: skip
 
 _TENSOR_READS = ("tolist",)
-_TENSOR_EXPOSURES = ("numpy", "data_ptr", "untyped_storage", "_storage", "storage")
+_TENSOR_LOANS = ("numpy",)
+_TENSOR_EXPOSURES = ("data_ptr", "untyped_storage", "_storage", "storage")
 _FUNCTION_EXPOSURES = ("_to_dlpack", "_to_dlpack_versioned")
 
 
 # Composites above the hook that read memory or host values of their arguments in C++.
 _RAW_READERS = (
     "max_pool1d", "tensor_split", "ctc_loss", "lstm", "gru", "rnn_tanh", "rnn_relu",
-    "_pack_padded_sequence", "_pad_packed_sequence", "tensor", "as_tensor", "asarray", "new_tensor", "new",
+    "_pack_padded_sequence", "_pad_packed_sequence", "tensor", "as_tensor", "asarray", "new_tensor",
+    "new",
+)  # fmt: skip
+
+
+# torch.save and pickling, as copying below, take storages out of tensors, read them, and keep none.
+_READERS_ONLY = (
+    _pickle.Pickler.dump, _pickle.dump, _pickle.dumps,
+    torch._C.PyTorchFileWriter.__dict__["write_record"],
 )  # fmt: skip
 
 
@@ -46,7 +61,11 @@ def _install_method_doors(library) -> None:
         if method is not None:
             library.install_door(method, "drain")
     tensor_type = torch._C.TensorBase
-    for names, kind in ((_TENSOR_READS, "read"), (_TENSOR_EXPOSURES, "expose")):
+    for names, kind in (
+        (_TENSOR_READS, "read"),
+        (_TENSOR_LOANS, "lend"),
+        (_TENSOR_EXPOSURES, "expose"),
+    ):
         for name in names:
             method = tensor_type.__dict__.get(name)
             if method is not None:
@@ -55,6 +74,9 @@ def _install_method_doors(library) -> None:
         function = getattr(torch._C, name, None)
         if function is not None:
             library.install_door(function, "expose")
+    for method in _READERS_ONLY:
+        library.install_door(method, "scope")
+    torch.Tensor.__deepcopy__ = library.in_reading_scope(torch.Tensor.__deepcopy__)
 
 
 def _install_frames(library) -> None:
@@ -70,6 +92,12 @@ def _install_frames(library) -> None:
         os.path.join(stdlib, "functools.py"),
     ]
     library.configure_frames(library_folders, caches, opcode.opmap["PRECALL"], truth_tests)
+
+
+# Dispatch keys that ops on dense CPU tensors can meet; vmap and meta tensors have others.
+_KEYS_OF_DENSE_CPU = (
+    "CPU", "Composite", "Autograd", "ADInplaceOrView", "Autocast", "BackendSelect",
+)  # fmt: skip
 
 
 def _install_thread_door(library) -> None:
@@ -93,7 +121,8 @@ def _install_library_door(library) -> None:
         name = op_name if isinstance(op_name, str) else op_name._schema.name
         if isinstance(op_name, torch._ops.OpOverload) and op_name._schema.overload_name:
             name = f"{name}.{op_name._schema.overload_name}"
-        library.note_python_kernel(name if "::" in name else f"{self.ns}::{name}")
+        if (dispatch_key or self.dispatch_key or "CPU").startswith(_KEYS_OF_DENSE_CPU):
+            library.note_python_kernel(name if "::" in name else f"{self.ns}::{name}")
 
     torch.library.Library.impl = impl
 

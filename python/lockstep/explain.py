@@ -7,7 +7,8 @@ import re
 import sys
 
 from lockstep._check import load_library
-from lockstep.function import core_of
+from lockstep.function import core_of, is_disabled
+from lockstep.session import session
 
 _C = load_library()
 
@@ -17,6 +18,11 @@ _COUNTS = ("asked", "in_graph", "eager", "fetched")
 _TIMES = ("wait_seconds", "graph_seconds", "eager_seconds")
 _NOT_RUN = ("slower", "switched_off", "function_busy")  # reasons that count calls, not ops
 _SHOWN_DIVERGENCES = 5
+_SHOWN_OPS = 3  # names of ops behind a reason
+_KEYS = (
+    "name", "is_session", "is_disabled", "calls", "shares", "counters", "lines", "divergences",
+    "auto",
+)  # fmt: skip
 
 
 class Explanation:
@@ -25,18 +31,30 @@ class Explanation:
     Attributes:
         name: of the function.
         counters: what `lockstep.stats` gives.
+        is_session: whether it is a session, which is one call that goes on.
+        is_disabled: whether LOCKSTEP_DISABLE is set and nothing was counted.
         calls: dict of `traced` (at least in part), `coexecuted` and `eager` (as a whole) calls.
         shares: dict of what the graph ran: `ops` by count and `kernel_time` by time, 0 to 1.
         lines: one dict for each source line that asked for ops, by file and line: `file`, `line`,
             `function`, `where`, `source`, `asked`, `in_graph`, `eager`, `fetched` (counts),
             `wait_seconds`, `graph_seconds`, `eager_seconds` (of kernels), `ops` and `reasons`
-            (dicts from name to count).
+            (dicts from name to count), `eager_ops` (reason -> op -> count).
         divergences: the latest ones, each with `call`, `where`, `expected` and `found`.
         auto: what `when="auto"` chose (`way`) and on what figures; `is_auto`, `is_settled`.
     """
 
-    def __init__(self, name: str, counters: dict, nodes: list, divergences: list, auto: dict):
+    def __init__(
+        self,
+        name: str,
+        counters: dict,
+        nodes: list,
+        divergences: list,
+        auto: dict,
+        is_session: bool = False,
+    ):
         self.name = name
+        self.is_session = is_session
+        self.is_disabled = is_disabled() and not counters["calls"] and not counters["ops"]
         self.auto = auto
         self.counters = counters
         self.divergences = divergences
@@ -54,8 +72,7 @@ class Explanation:
 
     def to_dict(self) -> dict:
         """All attributes as a plain dict that JSON can hold."""
-        keys = ("name", "calls", "shares", "counters", "lines", "divergences", "auto")
-        return {key: getattr(self, key) for key in keys}
+        return {key: getattr(self, key) for key in _KEYS}
 
     def to_json(self) -> str:
         """The same as JSON."""
@@ -69,16 +86,31 @@ class Explanation:
     __repr__ = __str__
 
     def _head(self) -> list[str]:
-        c, calls = self.counters, self.calls
+        c = self.counters
         return [
-            f"{self.name}: {c['calls']} calls: {calls['traced']} traced, "
-            f"{calls['coexecuted']} co-executed, {calls['eager']} eager",
+            f"{self.name}: {self._ops_text() if self.is_session else self._calls_text()}",
             f"  the graph ran {100 * self.shares['ops']:.1f} % of {c['ops']} ops, "
             f"{100 * self.shares['kernel_time']:.1f} % of kernel time",
             f"  {c['nodes']} nodes in {c['blocks']} blocks, {c['divergences']} divergences, "
             f"{c['feeds']} feeds, {c['fetches']} fetches, "
             f"{c['waits']} waits ({c['wait_seconds']:.3f} s)",
         ]
+
+    def _calls_text(self) -> str:
+        calls = self.calls
+        return (
+            f"{self.counters['calls']} calls: {calls['traced']} traced, "
+            f"{calls['coexecuted']} co-executed, {calls['eager']} eager"
+        )
+
+    def _ops_text(self) -> str:
+        """For sessions, whose one call is traced and co-executed at once."""
+        c = self.counters
+        traced = c["reasons"].get("tracing", 0)
+        return (
+            f"{c['ops']} ops: {traced} traced, {c['graph_ops']} co-executed, "
+            f"{max(0, c['eager_ops'] - traced)} eager"
+        )
 
     def _auto_text(self) -> list[str]:
         auto = self.auto
@@ -91,13 +123,24 @@ class Explanation:
             for name, value in auto.items()
             if name.endswith("_seconds")
         )
-        times = f"medians, measured {auto['measurements']} times"
+        times = f"of a call, measured {auto['measurements']} times"
         return [f"  auto chose {auto['way']}: {figures} ({times})"]
 
     def _reasons_text(self) -> list[str]:
-        sentences = _C.reasons()
+        if self.is_disabled:
+            return ["  eager: switched_off: LOCKSTEP_DISABLE is set, so that nothing is counted"]
+        sentences = _C.reasons() | {"slower": self._slower_text()}
         reasons = sorted(self.counters["reasons"].items(), key=lambda item: -item[1])
         return [f"  eager: {reason} x {count}: {sentences[reason]}" for reason, count in reasons]
+
+    def _slower_text(self) -> str:
+        """auto also runs calls eagerly to know how fast that is; both count as `slower`."""
+        auto = self.auto
+        if not auto["is_settled"]:
+            return "run eagerly to measure, auto has not chosen yet"
+        if auto["measurements"] == 1 and auto["way"] != "eager":
+            return "run eagerly to measure, co-execution was faster"
+        return f"{_C.reasons()['slower']}, or the call was run eagerly to measure"
 
     def _lines_text(self) -> list[str]:
         if not self.lines:
@@ -105,7 +148,7 @@ class Explanation:
         heads = f"{'asked':>7} {'graph':>7} {'eager':>7} {'fetched':>7}"
         text = [f"  {heads} {'kernels ms':>10} {'waited ms':>9}  line"]
         for line in self.lines:
-            why = ", ".join(f"{name} x {count}" for name, count in line["reasons"].items())
+            why = ", ".join(_reason_text(line, reason) for reason in line["reasons"])
             counts = " ".join(f"{line[key]:>7}" for key in _COUNTS)
             kernels = 1e3 * (line["graph_seconds"] + line["eager_seconds"])
             times = f"{kernels:>10.2f} {1e3 * line['wait_seconds']:>9.2f}"
@@ -122,6 +165,16 @@ class Explanation:
                 f"    taken way: {_shorten(d['found'])}",
             ]
         return text
+
+
+def _reason_text(line: dict, reason: str) -> str:
+    """A reason of a line, how often, and the ops behind it where they say more than the line."""
+    text = f"{reason} x {line['reasons'][reason]}"
+    ops = sorted(line["eager_ops"].get(reason, ()))
+    if reason == "tracing" or not ops:
+        return text
+    more = [f"{len(ops) - _SHOWN_OPS} more"] if len(ops) > _SHOWN_OPS else []
+    return f"{text} ({', '.join([*ops[:_SHOWN_OPS], *more])})"
 
 
 def _share(part: float, whole: float) -> float:
@@ -155,6 +208,7 @@ def _new_line(where: str) -> dict:
         **dict.fromkeys(_TIMES, 0.0),
         "ops": {},
         "reasons": {},
+        "eager_ops": {},
     }
 
 
@@ -170,6 +224,8 @@ def _by_line(nodes: list) -> list:
         line["ops"][node["op"]] = line["ops"].get(node["op"], 0) + node["asked"]
         for reason, count in node["reasons"].items():
             line["reasons"][reason] = line["reasons"].get(reason, 0) + count
+            ops = line["eager_ops"].setdefault(reason, {})
+            ops[node["op"]] = ops.get(node["op"], 0) + count
     return sorted(lines.values(), key=lambda line: (line["file"], line["line"], line["function"]))
 
 
@@ -187,5 +243,10 @@ def explain(fn) -> Explanation:
     """
     core = core_of(fn, "lockstep.explain")
     return Explanation(
-        core.name, _C.counters(core), _C.nodes(core), _C.divergences(core), _C.auto_figures(core)
+        core.name or getattr(fn, "__qualname__", None) or type(fn).__name__,
+        _C.counters(core),
+        _C.nodes(core),
+        _C.divergences(core),
+        _C.auto_figures(core),
+        is_session=isinstance(fn, session),
     )

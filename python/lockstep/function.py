@@ -199,7 +199,7 @@ def _decorate(fn, options: dict):
     return Function(fn, options)
 
 
-def function(fn=None, **options):
+def function(fn=None, *unnamed, **options):
     """Makes a callable run in lockstep: `@function`, or with options `@function(errors="late")`.
 
     Args:
@@ -215,6 +215,9 @@ def function(fn=None, **options):
         Error: for an unknown option, a value that is not allowed, something that cannot be called,
             or something that is decorated already with other options.
     """
+    if unnamed:
+        message = f"{unnamed[0]!r} has no name: name the option, as in function(fn, when='always')"
+        raise Error("unknown_option", "lockstep.function", message)
     knobs.check_knobs("lockstep.function", options)
     if fn is None:
         return lambda real: _decorate(real, options)
@@ -223,15 +226,15 @@ def function(fn=None, **options):
 
 def core_of(fn, where: str):
     """The C++ record of a decorated function or module or of a session; Error for anything else."""
-    if isinstance(fn, torch.nn.Module):
-        fn = getattr(fn, "_compiled_call_impl", None)
-    if isinstance(fn, types.MethodType):
-        fn = fn.__func__
-    core = getattr(fn, "core", None)
+    found = getattr(fn, "_compiled_call_impl", None) if isinstance(fn, torch.nn.Module) else fn
+    if isinstance(found, types.MethodType):
+        found = found.__func__
+    core = getattr(found, "core", None)
     if core is None and is_disabled() and callable(fn):
         return _C.Function()  # nothing was decorated: nothing has happened
     if not isinstance(core, _C.Function):
-        message = f"{fn!r} is not decorated: put @lockstep.function on it"
+        name = getattr(fn, "__qualname__", None) or f"an object of type {type(fn).__name__}"
+        message = f"{name} is not decorated: put @lockstep.function on it"
         raise Error("not_decorated", where, message)
     return core
 

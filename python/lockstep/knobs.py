@@ -5,6 +5,7 @@ import contextvars
 import difflib
 import os
 import types
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +99,19 @@ def current(own: dict) -> dict:
     return settings
 
 
+def warn_of_misspelt_names() -> None:
+    """Warns of each environment variable that is nearly named as one of ours. Call at import."""
+    known = [*(name.upper() for name in KNOBS), "LOG", "DISABLE"]
+    for variable in sorted(os.environ):
+        name = variable.removeprefix("LOCKSTEP_")
+        if name == variable or name in known:
+            continue
+        near = difflib.get_close_matches(name.upper(), known, 1)
+        if near:
+            message = f"{variable} is not read by Lockstep: did you mean LOCKSTEP_{near[0]}?"
+            warnings.warn(message, stacklevel=3)  # the line that imports
+
+
 def install_log(library) -> None:
     """Switches on the lines on standard error that LOCKSTEP_LOG names. Call once, at import.
 
@@ -118,12 +132,15 @@ def install_log(library) -> None:
 
 
 @contextlib.contextmanager
-def config(**knobs):
+def config(*unnamed, **knobs):
     """Sets knobs for what is called inside of the `with` block and does not set them itself.
 
     Raises:
         Error: for an unknown name or a value that is not allowed.
     """
+    if unnamed:
+        message = f"{unnamed[0]!r} has no name: name the option, as in config(when='always')"
+        raise Error("unknown_option", "lockstep.config", message)
     token = _overrides.set({**_overrides.get(), **check_knobs("lockstep.config", knobs)})
     try:
         yield

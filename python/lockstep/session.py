@@ -25,7 +25,13 @@ class session:
             is closed by another thread than the one that opened it.
     """
 
-    def __init__(self, **options):
+    def __init__(self, *unexpected, **options):
+        if unexpected:
+            message = (
+                "takes only options: use it as `with lockstep.session():`; "
+                "to decorate a function, there is `lockstep.function`"
+            )
+            raise Error("unknown_option", "lockstep.session", message)
         self._options = knobs.check_knobs("lockstep.session", options)
         self.core = _C.Function()
         self.core.name = "session"
@@ -53,6 +59,11 @@ class session:
     def close(self) -> None:
         """Ends the session where no `with` block does."""
         self._close(quietly=False)
+
+    def __del__(self):
+        # A session that nobody can close any more; on another thread it stays open with its thread.
+        if getattr(self, "_is_open", False) and self._thread in (None, threading.get_ident()):
+            self._close(quietly=True)
 
     def _close(self, quietly: bool) -> None:
         if not self._is_open:

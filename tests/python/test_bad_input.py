@@ -2,16 +2,23 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import threading
 import types
+import warnings
 from pathlib import Path
 
 import lockstep
 import pytest
 import torch
 from lockstep._check import check_platform
+from lockstep.knobs import warn_of_misspelt_names
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "structure"))
+
+from structure_files import SOURCE, files_with, text_of  # noqa: E402
 
 PACKAGE_ROOT = Path(lockstep.__file__).parents[1]
 
@@ -86,6 +93,57 @@ def test_environment(monkeypatch):
     assert torch.equal(fast(torch.ones(2)), torch.full((2,), 2.0))  # nothing is left behind
 
 
+def test_unnamed_options():
+    Refused(lambda: lockstep.config("always").__enter__()).says(
+        "unknown_option", "lockstep.config", "'always' has no name", "config(when='always')"
+    )
+    Refused(lambda: lockstep.function(plain, "always")).says(
+        "unknown_option", "lockstep.function", "'always' has no name"
+    )
+    Refused(lambda: lockstep.session(plain)).says(
+        "unknown_option", "lockstep.session", "takes only options"
+    )
+
+
+def names_in_the_environment(monkeypatch, *names):
+    """What is said of the names at import."""
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_misspelt_names()
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize(
+    "name, meant",
+    [
+        ("WEN", "WHEN"), ("When", "WHEN"), ("NUMERIC", "NUMERICS"), ("ERROR", "ERRORS"),
+        ("RUNNERS", "RUNNER"), ("LOGS", "LOG"), ("DISABLED", "DISABLE"),
+    ],
+)  # fmt: skip
+def test_misspelt_environment(monkeypatch, name, meant):
+    (said,) = names_in_the_environment(monkeypatch, f"LOCKSTEP_{name}")
+    assert said == f"LOCKSTEP_{name} is not read by Lockstep: did you mean LOCKSTEP_{meant}?"
+    assert is_one_sentence(said)
+
+
+def test_names_of_ours_and_of_others_are_no_mistakes(monkeypatch):
+    knobs = [f"LOCKSTEP_{name.upper()}" for name in lockstep.KNOBS]
+    ours = {"LOCKSTEP_LOG", "LOCKSTEP_DISABLE", *knobs}
+    for path in files_with(SOURCE):
+        ours.update(re.findall(r"\bLOCKSTEP_[A-Z_]*[A-Z]\b", text_of(path)))
+    ours -= {"LOCKSTEP_WEN"}
+    assert len(ours) > 8
+    assert names_in_the_environment(monkeypatch, *ours, "LOCKSTEP_ZZZ", "OTHER_WEN") == []
+
+
+def test_misspelt_environment_at_import():
+    done = run_python("-c", "import lockstep, lockstep", LOCKSTEP_WEN="always")
+    assert done.returncode == 0 and done.stderr.count("LOCKSTEP_WEN") == 1
+    assert done.stderr.startswith("<string>:1: UserWarning: LOCKSTEP_WEN is not read by Lockstep:")
+
+
 def test_log_kinds():
     done = run_python("-c", "import lockstep", LOCKSTEP_LOG="trace,tarce")
     last = done.stderr.splitlines()[-1]
@@ -146,6 +204,9 @@ def test_things_that_are_not_decorated(name):
         Refused(lambda thing=thing: getattr(lockstep, name)(thing)).says(
             "not_decorated", f"lockstep.{name}", "is not decorated", "put @lockstep.function on it"
         )
+    Refused(lambda: getattr(lockstep, name)(torch.nn.Linear(2, 2))).says(
+        "not_decorated", f"lockstep.{name}", "an object of type Linear"
+    )
 
 
 def test_reset_of_a_function_that_runs():
@@ -269,12 +330,20 @@ def test_missing_script(tmp_path):
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "lockstep: the path of a script is missing: give one",
-        "usage: python -m lockstep script.py [arguments of the script]",
+        "usage: python -m lockstep [--explain] script.py [arguments of the script]",
     ]
     done = run_python("-m", "lockstep", "nothing.py", "--more", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[0] == (
         "lockstep: no script 'nothing.py': give the path of a file that exists"
+    )
+
+
+def test_unknown_option_before_a_script():
+    done = run_python("-m", "lockstep", "--explian", "script.py")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == (
+        "lockstep: no option '--explian': there are -h, --help and --explain"
     )
 
 

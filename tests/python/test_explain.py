@@ -58,6 +58,8 @@ def test_lines_say_what_ran_where(step):
     eager = rows(e, step, "# eager")
     assert (eager["in_graph"], eager["eager"]) == (0, 5)
     assert eager["reasons"] == {"tracing": 1, "moves_storage": 4}
+    resized = "aten::resize_"
+    assert eager["eager_ops"] == {"tracing": {resized: 1}, "moves_storage": {resized: 4}}
     assert rows(e, step, "# a view")["in_graph"] == 4
     assert [line["line"] for line in e.lines] == sorted(line["line"] for line in e.lines)
     assert (
@@ -154,7 +156,7 @@ def test_text_is_for_people(step, monkeypatch):
     assert os.path.dirname(__file__) not in text and "\t" not in text
     row = next(line for line in text.splitlines() if "# eager" in line)
     assert row.split()[:4] == ["3", "0", "3", "0"]
-    assert row.endswith("h.resize_(1)  # eager  [tracing x 1, moves_storage x 2]")
+    assert row.endswith("h.resize_(1)  # eager  [tracing x 1, moves_storage x 2 (aten::resize_)]")
     assert f"eager: moves_storage x 2: {lockstep.REASONS['moves_storage']}" in text
     assert "the graph ran 57.1 % of 21 ops" in text
     assert str(lockstep.explain(step)) == repr(lockstep.explain(step))
@@ -166,7 +168,8 @@ def test_dict_and_json_hold_the_same(step):
     e = lockstep.explain(step)
     assert json.loads(e.to_json()) == e.to_dict()
     assert set(e.to_dict()) == {
-        "name", "calls", "shares", "counters", "lines", "divergences", "auto",
+        "name", "is_session", "is_disabled", "calls", "shares", "counters", "lines", "divergences",
+        "auto",
     }  # fmt: skip
     assert e.to_dict()["counters"] == lockstep.stats(step)
 
@@ -203,6 +206,11 @@ def test_what_auto_chose():
     e = lockstep.explain(tiny)
     assert e.auto["is_auto"] and not e.auto["is_settled"]
     assert "auto has not measured enough calls yet" in str(e)
+    while "slower" not in e.counters["reasons"]:
+        tiny(X)
+        e = lockstep.explain(tiny)
+    assert not e.auto["is_settled"]  # run eagerly to measure: nothing measured slower yet
+    assert "eager: slower x 1: run eagerly to measure, auto has not chosen yet" in str(e)
     for _ in range(200):
         tiny(X)
         if lockstep.explain(tiny).auto["is_settled"]:
@@ -213,6 +221,8 @@ def test_what_auto_chose():
     figures = {name: value for name, value in e.auto.items() if name.endswith("_seconds")}
     assert "eager_seconds" in figures and all(value > 0 for value in figures.values()), figures
     assert f"auto chose {e.auto['way']}: " in str(e)
+    says_slower = lockstep.REASONS["slower"] in str(e)
+    assert "run eagerly to measure" in str(e) and says_slower == (e.auto["way"] == "eager")
     assert e.calls["eager"] > 0 and e.counters["reasons"]["slower"] == e.calls["eager"]
     assert sum(e.calls.values()) == e.counters["calls"]
 
@@ -230,6 +240,40 @@ def test_explain_of_modules_and_sessions():
         X + 1
     e = lockstep.explain(s)
     assert e.name == "session" and [line["asked"] for line in e.lines] == [1]
+
+
+def test_sessions_are_told_by_ops():
+    s = lockstep.session(when="always")
+    with s:
+        for _ in range(50):
+            y = X + 1  # again
+    assert y is not X
+    e = lockstep.explain(s)
+    ops, traced = e.counters["ops"], e.counters["reasons"]["tracing"]
+    ran = e.counters["graph_ops"]
+    assert (ops, traced + ran) == (50, 50) and ran > 0
+    assert str(e).startswith(f"session: 50 ops: {traced} traced, {ran} co-executed, 0 eager\n")
+    assert e.is_session and "calls" not in str(e)
+    with s:
+        lockstep.reset_stats(s)
+        y = X + 1
+        text = str(lockstep.explain(s))
+    assert text.startswith("session: 1 ops: ")
+    assert not lockstep.explain(lockstep.function(lambda x: x)).is_session
+
+
+def test_long_lists_of_ops_are_cut():
+    @lockstep.function(when="always")
+    def parts(x):
+        m = x.to("meta")
+        return m.sin() + m.cos() * m.exp() - m.tan()  # on meta
+
+    for _ in range(2):
+        parts(X)
+    e = lockstep.explain(parts)
+    row = rows(e, parts, "# on meta")
+    assert set(row["eager_ops"]["meta_tensor"]) == set(row["ops"]) and len(row["ops"]) == 7
+    assert "meta_tensor x 14 (aten::add.Tensor, aten::cos, aten::exp, 4 more)" in str(e)
 
 
 def test_the_readme_of_explain_shows_what_there_is(tmp_path):
@@ -252,3 +296,24 @@ def test_the_readme_of_explain_shows_what_there_is(tmp_path):
     assert lines[0] == "step: 2 calls: 1 traced, 1 co-executed, 0 eager"
     assert lines[-1].endswith("train.py:4 in step: return x.exp()  [tracing x 1]")
     assert str(tmp_path) not in done.stdout
+
+
+def test_a_transform_of_somebody_else_moves_nothing_out_of_the_graph():
+    """torch.func registers kernels in Python for vmap; other ops never meet them."""
+    torch.func.vmap(torch.func.grad(lambda w, x: torch.nn.functional.huber_loss(w * x, x)))(
+        torch.ones(3, 2), torch.ones(3, 2)
+    )
+    scores = torch.randn(6, 4, requires_grad=True)
+
+    @lockstep.function(when="always")
+    def step():
+        loss = torch.nn.functional.cross_entropy(scores, torch.arange(6) % 4)
+        loss = loss + torch.nn.functional.huber_loss(scores, torch.zeros(6, 4))
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        step()
+    lockstep.reset_stats(step)
+    step()
+    assert lockstep.stats(step)["reasons"] == {}

@@ -1,12 +1,16 @@
 """Sessions, knobs, LOCKSTEP_LOG, LOCKSTEP_DISABLE, and scripts under `python -m lockstep`."""
 
+import copy
+import io
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
 import threading
 
 import lockstep
+import numpy as np
 import pytest
 import torch
 from both_ways import bits
@@ -150,6 +154,71 @@ def test_close_without_with():
     assert torch.equal(y, X * 2) and lockstep.stats(s)["ops"] == 1
 
 
+def test_a_session_that_nobody_holds_is_closed():
+    weight = torch.ones(64, 8)
+
+    def enter():
+        opened = lockstep.session(when="always")
+        opened.__enter__()
+        for _ in range(5):
+            weight.mul_(2).sub_(1)
+        return opened
+
+    opened = enter()
+    opened = enter()  # a cell of a notebook, run again
+    del opened
+    weight.mul_(2).sub_(1)
+    with lockstep.session(when="always"):
+        for _ in range(3):
+            weight.mul_(2).sub_(1)
+    assert torch.equal(weight, torch.ones(64, 8))
+
+
+LOOKS = {
+    "numpy": lambda p: p.detach().numpy().sum(),
+    "asarray": lambda p: np.asarray(p.detach()),
+    "view": lambda p: p.detach().numpy()[1:, ::2].T,
+    "save": lambda p: torch.save({"p": p}, io.BytesIO()),
+    "legacy save": lambda p: torch.save(p, io.BytesIO(), _use_new_zipfile_serialization=False),
+    "pickle": pickle.dumps,
+    "copy": copy.deepcopy,
+    "copy of a state": lambda p: copy.deepcopy({"p": p.detach()}),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_look_at_the_memory_makes_nothing_wait_once_it_is_over(look, inside):
+    weights = [torch.nn.Parameter(torch.randn(40, 40)) for _ in range(4)]
+    optimizer = torch.optim.SGD(weights, 0.01)
+    held = []
+
+    @lockstep.function(when="always")
+    def step(looks):
+        optimizer.zero_grad()
+        (weights[0] @ weights[1] @ weights[2] @ weights[3]).mean().backward()
+        optimizer.step()
+        if looks:
+            held.extend(LOOKS[look](w) for w in weights)
+
+    def waits():
+        lockstep.reset_stats(step)
+        for _ in range(3):
+            step(False)
+        return lockstep.stats(step)["waits"]
+
+    for looks in (False, False, inside, inside, False):
+        step(looks)
+    if not inside:
+        held.extend(LOOKS[look](w) for w in weights)
+    if look == "view" and not inside:
+        step(False)
+        for number in range(4):  # aliases as long as somebody has them
+            assert (held[number] == weights[number].detach().numpy()[1:, ::2].T).all()
+    held.clear()
+    assert waits() <= 9  # the end of each call, and a read or two that come too early
+
+
 def test_sessions_in_threads():
     results = {}
 
@@ -249,6 +318,10 @@ with lockstep.session(when="always") as s:
     f(torch.ones(2))
 assert lockstep.stats(s)["ops"] == 0
 assert lockstep.stats(f)["ops"] == 0 and "0 ops" in str(lockstep.explain(f))
+for thing, name in ((f, "f"), (s, "session")):
+    e = lockstep.explain(thing)
+    assert e.name == name and str(e).startswith(name + ": 0 ") and e.is_disabled
+    assert "eager: switched_off: LOCKSTEP_DISABLE is set" in str(e)
 lockstep.reset_stats(f), lockstep.reset(f), lockstep.reset()
 print("good")
 """
@@ -366,6 +439,29 @@ def test_arguments_and_exit_status_of_a_script(script):
     done = run_python("-m", "lockstep", script, "a", "--b=1", "exit", "3")
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout == "['a', '--b=1', 'exit', '3'] [16.0, 16.0, 16.0]\n"
+
+
+def test_explain_of_a_script(script):
+    done = run_python("-m", "lockstep", "--explain", script, "--explain", "-h")
+    assert (done.returncode, done.stdout) == (0, "['--explain', '-h'] [16.0, 16.0, 16.0]\n")
+    assert done.stderr.startswith("session: 5 ops: ") and "script.py:17 in <module>" in done.stderr
+    assert "session" not in run_python("-m", "lockstep", script, "--explain").stderr
+
+
+def test_explain_of_a_script_that_fails(script):
+    done = run_python("-m", "lockstep", "--explain", script, "fail")
+    assert done.returncode == 1 and done.stderr.startswith("session: ")
+    assert done.stderr.splitlines()[-1].startswith("RuntimeError: ")
+    done = run_python("-m", "lockstep", "--explain", script, "exit", "3")
+    assert done.returncode == 3 and done.stderr.startswith("session: ")
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help(option):
+    done = run_python("-m", "lockstep", option, "nothing.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: python -m lockstep [--explain] script.py [arguments")
+    assert "--help" in done.stdout and "--explain " in done.stdout
 
 
 def test_exit_with_words(script):

@@ -219,14 +219,14 @@ def _describe_bits(a: tuple, b: tuple) -> str:
     )
 
 
-def alike(a: tuple | None, b: tuple | None, tolerant: bool) -> bool:
+def alike(a: tuple | None, b: tuple | None) -> bool:
     """Whether two records differ only in what a peer may change: grad_fn, bits within tolerance."""
     if a is None or b is None:
         return False
     if a[0] == b[0] == "tensor":
         return a[:-1] == b[:-1]
     values = isinstance(a[-1], bytes) and str(a[0]).startswith("torch.") and a[:-1] == b[:-1]
-    if not (tolerant and values):
+    if not values:
         return False
     dtype = getattr(torch, a[0].removeprefix("torch."))
     x, y = (torch.frombuffer(bytearray(r[-1]), dtype=dtype) for r in (a, b))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -168,6 +170,23 @@ def test_out_arguments_that_are_resized():
         return Case(step, batch, base=base)
 
     check(make, share=1.0)
+
+
+@item("6.out")
+def test_resized_out_argument_of_a_kernel_that_resizes_twice():
+    """With an argument of the final size it would warn; eager does not."""
+
+    def make(run):
+        def step(x, labels):
+            work, made = busy(x)[:6, :6], torch.empty(0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                torch._C._nn.linear(work[0], work, out=made)
+            return made, made.shape
+
+        return Case(step, batch)
+
+    check(make)
 
 
 @item("6.out")

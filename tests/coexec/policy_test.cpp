@@ -1,0 +1,86 @@
+#include "coexec/policy.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace lockstep::coexec {
+namespace {
+
+constexpr int kCallsToChoose = 3 + 3 * (2 + 6);  // warm-up, then each way: two that do not count, six that do
+
+// Calls the policy `calls` times with the time that `seconds(way, call)` says.
+void run(Policy& policy, int calls, const std::function<double(Way, int)>& seconds) {
+  for (int call = 0; call < calls; ++call) {
+    const Way way = policy.choose();
+    policy.note(way, seconds(way, call), /*was_recorded=*/false);
+  }
+}
+
+std::function<double(Way, int)> fixed(double behind, double in_place, double eager) {
+  return [=](Way way, int) {
+    return way == Way::kBehind ? behind : way == Way::kInPlace ? in_place : eager;
+  };
+}
+
+TEST(Policy, TakesTheFastestWay) {
+  for (int fastest = 0; fastest < kWayCount; ++fastest) {
+    Policy policy;
+    run(policy, kCallsToChoose, fixed(fastest == 0 ? 1 : 2, fastest == 1 ? 1 : 2, fastest == 2 ? 1 : 2));
+    ASSERT_TRUE(policy.figures().is_settled);
+    EXPECT_EQ(policy.choose(), static_cast<Way>(fastest));
+    EXPECT_DOUBLE_EQ(policy.figures().seconds[fastest], 1);
+  }
+}
+
+TEST(Policy, RunsBehindUntilItHasMeasuredAllWays) {
+  Policy policy;
+  run(policy, kCallsToChoose - 1, fixed(3, 2, 1));
+  EXPECT_FALSE(policy.figures().is_settled);
+  EXPECT_EQ(policy.choose(), Way::kEager);  // measured last
+  run(policy, 1, fixed(3, 2, 1));
+  EXPECT_TRUE(policy.figures().is_settled);
+}
+
+TEST(Policy, CallsThatAlternateInWorkAreMetByEachWayAlike) {
+  for (int period : {2, 3}) {
+    for (int offset = 0; offset < period; ++offset) {
+      Policy policy;
+      run(policy, kCallsToChoose, [&](Way way, int call) {
+        const double work = (call + offset) % period == 0 ? 2.0 : 0.01;
+        return work * (way == Way::kBehind ? 1 : way == Way::kInPlace ? 1.2 : 1.5);
+      });
+      EXPECT_EQ(policy.choose(), Way::kBehind) << period << ' ' << offset;
+    }
+  }
+}
+
+TEST(Policy, OneLongPauseDecidesNothing) {
+  Policy policy;
+  run(policy, kCallsToChoose, [](Way way, int call) {
+    if (call == 7) return 50.0;  // while the first way was measured
+    return way == Way::kBehind ? 1.0 : 1.5;
+  });
+  EXPECT_EQ(policy.choose(), Way::kBehind);
+}
+
+TEST(Policy, KeepsItsWayUnlessAnotherIsClearlyFaster) {
+  Policy policy;
+  run(policy, kCallsToChoose, fixed(1, 2, 2));
+  run(policy, 1000, fixed(1, 0.99, 2));
+  EXPECT_GT(policy.figures().measurements, 1u);
+  EXPECT_EQ(policy.figures().way, Way::kBehind);
+  run(policy, 5000, fixed(1, 2, 0.5));
+  EXPECT_EQ(policy.figures().way, Way::kEager);
+}
+
+TEST(Policy, RecordedCallsAreNotMeasured) {
+  Policy policy;
+  for (int call = 0; call < 30; ++call) policy.note(policy.choose(), 1, /*was_recorded=*/true);
+  EXPECT_FALSE(policy.figures().is_settled);
+  run(policy, kCallsToChoose, fixed(1, 2, 3));
+  EXPECT_TRUE(policy.figures().is_settled);
+}
+
+}  // namespace
+}  // namespace lockstep::coexec
