@@ -23,7 +23,7 @@ class Channel {
     ++asked_;
     head_.store(asked_, std::memory_order_seq_cst);
     if (consumer_sleeps_.load(std::memory_order_seq_cst) && !unattended_.load(std::memory_order_relaxed))
-      wake_consumer();
+      nudge();
     return asked_;
   }
   uint64_t asked() const { return head_.load(std::memory_order_relaxed); }  // on any thread
@@ -62,6 +62,11 @@ class Channel {
     if (!has_work() && !stopped_) work_.wait_for(lock, timeout);
     consumer_sleeps_.store(false, std::memory_order_seq_cst);
   }
+  // The consumer looks around, whether there is work or not.
+  void nudge() {
+    { std::lock_guard lock(mutex_); }
+    work_.notify_one();
+  }
   void stop() {
     std::lock_guard lock(mutex_);
     stopped_ = true;
@@ -78,11 +83,6 @@ class Channel {
   }
 
  private:
-  void wake_consumer() {
-    { std::lock_guard lock(mutex_); }
-    work_.notify_one();
-  }
-
   std::vector<Event> ring_;
   uint64_t asked_ = 0;  // the leading thread's own count
   alignas(64) std::atomic<uint64_t> head_{0};

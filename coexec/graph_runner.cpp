@@ -10,12 +10,15 @@
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/skeleton_clock.h"
+#include "dynamic/vm/thread_team.h"
 
 namespace lockstep::coexec {
 
 namespace {
 
 constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
+constexpr std::chrono::microseconds kUntilRest{5000};
+constexpr std::chrono::microseconds kIdle{100000};
 
 }  // namespace
 
@@ -64,6 +67,11 @@ void GraphRunner::run_front() {
   channel_.finish_front();
 }
 
+void GraphRunner::rest() {
+  if (!has_team_.load(std::memory_order_relaxed)) return;
+  channel_.nudge();
+}
+
 void GraphRunner::loop() {
   pthread_setname_np(pthread_self(), "lockstep-runner");
   KernelScope kernels;
@@ -71,9 +79,15 @@ void GraphRunner::loop() {
     for (int spin = 0; spin < kSpins && !channel_.has_work(); ++spin) _mm_pause();
     if (!channel_.has_work()) {
       if (channel_.is_stopped()) return;
-      channel_.wait_for_work(std::chrono::microseconds(100000));
+      const bool has_team = has_team_.load(std::memory_order_relaxed);
+      channel_.wait_for_work(has_team ? kUntilRest : kIdle);
+      if (has_team && !channel_.has_work()) {  // nothing for so long, or other threads want the cores
+        dynamic::release_thread_team();
+        has_team_.store(false, std::memory_order_relaxed);
+      }
       continue;
     }
+    has_team_.store(true, std::memory_order_relaxed);
     if (const int threads = wanted_threads_.load(std::memory_order_relaxed); threads != applied_threads_) {
       at::init_num_threads();
       applied_threads_ = threads;

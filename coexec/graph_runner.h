@@ -24,6 +24,8 @@ class GraphRunner {
   // Whether the leader executes instead; changed at rest only.
   void set_in_place(bool in_place) { channel_.set_unattended(in_place); }
   void stop();   // after the events that were asked
+  // Other threads run kernels for a while: the runner's workers end as soon as it has nothing to do.
+  void rest();
   bool is_running() const { return thread_.joinable(); }
 
   // The first failure nobody waited for; the events after it were not executed. Read at rest.
@@ -49,6 +51,7 @@ class GraphRunner {
   std::string failed_where_;
   std::atomic<int> wanted_threads_{0};
   int applied_threads_ = -1;
+  std::atomic<bool> has_team_{false};   // workers of its own, perhaps
 };
 
 class GraphRunner::KernelScope {

@@ -339,6 +339,7 @@ void Session::diverge(const OpInfo& op) {
   if (function_->divergences.size() >= Function::kKeptDivergences) function_->divergences.pop_front();
   function_->divergences.push_back(std::move(divergence));
   drain();
+  runner_.rest();
   phase_ = Phase::kTracing;
   known_streak_ = 0;
 }

@@ -8,6 +8,7 @@
 #include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "dynamic/shape_memo.h"
+#include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 
 namespace lockstep::coexec {
@@ -228,6 +229,7 @@ void Session::link_results(const OpInfo& op, const torch::jit::Stack& results, c
 void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
                        std::optional<Reason> foreign) {
   const auto args = torch::jit::last(*stack, op.args.size());
+  const dynamic::PoolScope pool;  // the same pages as in lockstep
   bool known = false;
   graph::Node* node = record(op, args, place, &known);
   const Reason reason = foreign.value_or(Reason::tracing);
@@ -248,7 +250,7 @@ void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& 
   known_streak_ = known ? known_streak_ + 1 : 0;
   if (known_streak_ >= kRejoinStreak) {
     phase_ = Phase::kCoExecuting;
-    start_runner();
+    hand_over_cores();
   }
 }
 

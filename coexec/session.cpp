@@ -13,6 +13,7 @@
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/skeleton_clock.h"
+#include "dynamic/vm/thread_team.h"
 
 namespace lockstep::coexec {
 
@@ -126,8 +127,9 @@ void Session::begin(Function& function, bool in_place) {
   if (phase_ == Phase::kTracing) {
     traced_in_this_call_ = true;
     function.counters.traced_calls++;
+    runner_.rest();
   } else {
-    start_runner();
+    hand_over_cores();
   }
   if (is_logged(LogKind::k_call))
     write_log(LogKind::k_call, function.name,
@@ -138,8 +140,11 @@ void Session::begin(Function& function, bool in_place) {
   tracer::listen(this);
 }
 
-void Session::start_runner() {
-  if (!in_place_) runner_.start();
+// Kernels run on one thread from now on, and only that one has workers.
+void Session::hand_over_cores() {
+  if (in_place_) return runner_.rest();
+  dynamic::release_thread_team();
+  runner_.start();
 }
 
 void Session::end_quietly() {

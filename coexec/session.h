@@ -136,7 +136,7 @@ class Session final : public tracer::OpSink {
   void claim(Link& link, const graph::Node& node, size_t output);
 
   // ---- waiting
-  void start_runner();
+  void hand_over_cores();
   void consume_until(uint64_t number);
   void wait_done(uint64_t number, bool interruptible);
   void wait_for_room();

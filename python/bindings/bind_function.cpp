@@ -77,6 +77,7 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
   const double begin = now_seconds();
   PyObject* result = nullptr;
   if (way == Way::kEager) {
+    session.runner().rest();
     result = call_eagerly(function, callable, args, kwargs);
   } else {
     session.begin(function, way == Way::kInPlace);
