@@ -1,6 +1,7 @@
 """Measures in a fresh process: `python bench_worker.py TASK`, TASK and the answer are JSON.
 
-Parts: `times` (any number of variants, interleaved), `first` (first calls, in fresh processes),
+Parts: `times` (any number of variants, interleaved), `serve` (one variant, runs when asked for),
+`first` (first calls, in fresh processes),
 `live` (peak bytes of live tensor storages), `rss` (peak resident memory over that after import).
 The answer is the last line on standard output.
 """
@@ -74,6 +75,32 @@ def measure_times(task):
         answer[name]["differences"] = differences(reference, copy.state())[:5]
         answer[name]["stats"] = stats_of(copy.step) if name in ("always", "auto") else {}
     return {"steps_a_run": steps, "variants": answer}
+
+
+def serve(task):
+    """Steps of one variant in this process, a run whenever a line on standard input asks for one.
+
+    So the processes of several variants can take turns: what the machine does meanwhile meets all.
+    """
+    (name,) = task["variants"]
+    copy = make_copy(task, name)
+    for index in range(task["warm_up"]):
+        copy.advance(index)
+    index = task["warm_up"]
+    recent = statistics(copy.seconds[-5:])["median"]
+    print(json.dumps({"seconds": recent, "first_step_s": copy.seconds[0]}), flush=True)
+    for line in sys.stdin:
+        steps = json.loads(line)["steps"]
+        for _ in range(steps):
+            copy.advance(index)
+            index += 1
+        print(json.dumps(statistics(copy.seconds[-steps:])), flush=True)
+    fast_s, fast_steps = first_fast(copy.seconds)
+    return {
+        "first_fast_s": fast_s,
+        "first_fast_steps": fast_steps,
+        "stats": stats_of(copy.step) if name in ("always", "auto") else {},
+    }
 
 
 def stats_of(step):
@@ -156,6 +183,7 @@ def measure_rss(task):
 
 PARTS = {
     "times": measure_times,
+    "serve": serve,
     "first": measure_first,
     "live": measure_live,
     "rss": measure_rss,

@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -69,8 +70,7 @@ def machine():
     }
 
 
-def ask(arguments, part, program, variants):
-    """The worker's answer, or {"error": its last lines}."""
+def worker_command(arguments, part, program, variants):
     task = {
         "part": part,
         "program": program,
@@ -84,7 +84,12 @@ def ask(arguments, part, program, variants):
         "memory_steps": arguments.memory_steps,
         "processes": arguments.processes,
     }
-    command = [sys.executable, str(HERE / "bench_worker.py"), json.dumps(task)]
+    return [sys.executable, str(HERE / "bench_worker.py"), json.dumps(task)]
+
+
+def ask(arguments, part, program, variants):
+    """The worker's answer, or {"error": its last lines}."""
+    command = worker_command(arguments, part, program, variants)
     try:
         done = subprocess.run(
             command,
@@ -102,6 +107,60 @@ def ask(arguments, part, program, variants):
         return {"error": str(error)}
 
 
+class Alone:
+    """A process that runs one variant, when it is told to."""
+
+    def __init__(self, arguments, program, variant):
+        self._errors = tempfile.TemporaryFile(mode="w+")
+        self._process = subprocess.Popen(
+            worker_command(arguments, "serve", program, [variant]),
+            env=environment(variant),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self.first = self._answer()
+
+    def _answer(self):
+        line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        self._errors.seek(0)
+        raise RuntimeError(f"status {self._process.wait()}: {self._errors.read().strip()[-600:]}")
+
+    def run(self, steps):
+        self._process.stdin.write(json.dumps({"steps": steps}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def finish(self):
+        self._process.stdin.close()
+        return self._answer()
+
+
+def measure_alone(arguments, program, variants):
+    """Each variant in a process of its own; the processes take turns, the others wait meanwhile."""
+    answer, processes = {}, {}
+    for variant in variants:
+        try:
+            processes[variant] = Alone(arguments, program, variant)
+        except (RuntimeError, FileNotFoundError) as error:
+            answer[variant] = {"error": str(error)}
+    slowest = max((p.first["seconds"] for p in processes.values()), default=1.0)
+    steps = max(5, min(200, int(arguments.run_seconds / slowest)))
+    order, runs = list(processes), {variant: [] for variant in processes}
+    for _ in range(arguments.runs):
+        order = order[1:] + order[:1]
+        for variant in order:
+            processes[variant].run(2)  # wakes its threads and fills the caches
+            runs[variant].append(processes[variant].run(steps))
+    for variant, process in processes.items():
+        figures = {"runs": runs[variant], "first_step_s": process.first["first_step_s"]}
+        answer[variant] = {"variants": {variant: {**figures, **process.finish()}}}
+    return answer
+
+
 def measure(arguments, program):
     """All parts of one program."""
     extra = [name for column in arguments.columns for name in OPTIONAL[column]]
@@ -109,10 +168,10 @@ def measure(arguments, program):
     if "interleaved" in arguments.parts:
         result["interleaved"] = ask(arguments, "times", program, list(USUAL))
     if "alone" in arguments.parts:
-        result["alone"] = {v: ask(arguments, "times", program, [v]) for v in (*USUAL, *extra)}
+        result["alone"] = measure_alone(arguments, program, (*USUAL, *extra))
     elif extra:
         names = ("eager_a", *(name for name in extra if name in OWN_PROCESS))
-        result["alone"] = {v: ask(arguments, "times", program, [v]) for v in names}
+        result["alone"] = measure_alone(arguments, program, names)
     if "memory" in arguments.parts:
         result["memory"] = {
             part: {v: ask(arguments, part, program, [v]) for v in ("eager_a", "always")}
