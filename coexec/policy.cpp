@@ -7,10 +7,13 @@ namespace lockstep::coexec {
 
 namespace {
 
-constexpr int kWarmCalls = 3;          // unrecorded calls in a row before the first measurement
-constexpr int kMaxWarmCalls = 40;      // a function that is recorded now and then is measured all the same
-constexpr int kSkipped = 2;            // first calls of a run: thread teams and caches change hands
-constexpr int kSamples = 6;            // in a row: calls that alternate by twos or threes are met by each way alike
+constexpr int kWarmCalls = 5;      // unrecorded calls in a row before the first measurement
+constexpr int kMaxWarmCalls = 40;  // a function that is recorded now and then is measured all the same
+// There and back: what the machine does meanwhile, getting warm or being lent to others, meets all ways alike; and so do
+// calls that differ in work by turns of two or three.
+constexpr Way kRounds[] = {Way::kBehind, Way::kInPlace, Way::kEager, Way::kEager, Way::kInPlace, Way::kBehind};
+constexpr int kSamples = 3;        // a round
+constexpr int kSkipped = 2;        // calls after a change of the way: workers and caches change hands
 constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement; doubles
 constexpr uint64_t kMaxSettle = 4096;
 constexpr double kAdvantage = 0.98;    // the other way must be this much faster to be taken
@@ -30,7 +33,7 @@ const char* way_name(Way way) {
 
 Way Policy::choose() const {
   switch (state_) {
-    case State::kMeasuring: return measured_;
+    case State::kMeasuring: return kRounds[round_];
     case State::kSettled: return figures_.way;
     default: return Way::kBehind;
   }
@@ -38,9 +41,9 @@ Way Policy::choose() const {
 
 void Policy::start(State state) {
   state_ = state;
-  measured_ = Way::kBehind;
+  round_ = 0;
   seen_ = 0;
-  samples_.clear();
+  for (auto& samples : samples_) samples.clear();
 }
 
 void Policy::decide() {
@@ -59,26 +62,21 @@ void Policy::note(Way way, double seconds, bool was_recorded) {
   ++seen_;
   switch (state_) {
     case State::kWarmUp:
-      if (was_recorded && seen_ < kMaxWarmCalls) {
-        samples_.clear();
-      } else {
-        samples_.push_back(seconds);
-        if (static_cast<int>(samples_.size()) >= kWarmCalls) start(State::kMeasuring);
-      }
+      warm_calls_ = was_recorded ? 0 : warm_calls_ + 1;
+      if (warm_calls_ >= kWarmCalls || seen_ >= kMaxWarmCalls) start(State::kMeasuring);
       return;
-    case State::kMeasuring:
-      if (seen_ <= kSkipped || was_recorded) return;
-      samples_.push_back(seconds);
-      if (static_cast<int>(samples_.size()) < kSamples) return;
-      figures_.seconds[static_cast<int>(measured_)] = typical(samples_);
-      samples_.clear();
+    case State::kMeasuring: {
+      const bool changed = round_ == 0 || kRounds[round_ - 1] != kRounds[round_];
+      if (was_recorded || (changed && seen_ <= kSkipped)) return;
+      auto& samples = samples_[static_cast<int>(way)];
+      samples.push_back(seconds);
+      if (samples.size() % kSamples != 0) return;
       seen_ = 0;
-      if (measured_ == Way::kEager) {
-        decide();
-      } else {
-        measured_ = static_cast<Way>(static_cast<int>(measured_) + 1);
-      }
+      if (++round_ < std::size(kRounds)) return;
+      for (int i = 0; i < kWayCount; ++i) figures_.seconds[i] = typical(samples_[i]);
+      decide();
       return;
+    }
     case State::kSettled:
       if (++settled_for_ >= settle_calls_) start(State::kMeasuring);
       return;

@@ -34,9 +34,10 @@ class Policy {
 
   State state_ = State::kWarmUp;
   Figures figures_;
-  std::vector<double> samples_;
-  Way measured_ = Way::kBehind;
-  int seen_ = 0;            // calls in this state
+  std::array<std::vector<double>, kWayCount> samples_;
+  size_t round_ = 0;        // of the measurement
+  int seen_ = 0;            // calls in this state, or in this round
+  int warm_calls_ = 0;      // unrecorded ones in a row
   uint64_t settled_for_ = 0;
   uint64_t settle_calls_ = 0;
 };
