@@ -54,8 +54,7 @@ def measure_times(task):
     for index in range(task["warm_up"]):
         for name in names:
             copies[name].advance(index)
-    recent = max(statistics(copy.seconds[-5:])["median"] for copy in copies.values())
-    steps = max(MIN_STEPS, min(MAX_STEPS, int(task["run_seconds"] / recent)))
+    steps = min(steps_of_a_run(task, copy) for copy in copies.values())
     answer = {name: {"runs": []} for name in names}
     for _ in range(task["runs"]):
         gc.collect()
@@ -69,12 +68,25 @@ def measure_times(task):
             answer[name]["runs"].append(statistics(copies[name].seconds[began:]))
     reference = copies[task["variants"][0]].state()
     for name, copy in copies.items():
-        fast_s, fast_steps = first_fast(copy.seconds)
-        answer[name] |= {"first_fast_s": fast_s, "first_fast_steps": fast_steps}
-        answer[name]["first_step_s"] = copy.seconds[0]
+        answer[name] |= figures_of(name, copy)
         answer[name]["differences"] = differences(reference, copy.state())[:5]
-        answer[name]["stats"] = stats_of(copy.step) if name in ("always", "auto") else {}
     return {"steps_a_run": steps, "variants": answer}
+
+
+def steps_of_a_run(task, copy):
+    recent = statistics(copy.seconds[-5:])["median"]
+    return max(MIN_STEPS, min(MAX_STEPS, int(task["run_seconds"] / recent)))
+
+
+def figures_of(name, copy):
+    """What is said of a variant besides its runs."""
+    fast_s, fast_steps = first_fast(copy.seconds)
+    return {
+        "first_step_s": copy.seconds[0],
+        "first_fast_s": fast_s,
+        "first_fast_steps": fast_steps,
+        "stats": stats_of(copy.step) if name in ("always", "auto") else {},
+    }
 
 
 def serve(task):
@@ -87,20 +99,14 @@ def serve(task):
     for index in range(task["warm_up"]):
         copy.advance(index)
     index = task["warm_up"]
-    recent = statistics(copy.seconds[-5:])["median"]
-    print(json.dumps({"seconds": recent, "first_step_s": copy.seconds[0]}), flush=True)
+    print(json.dumps({"steps": steps_of_a_run(task, copy)}), flush=True)
     for line in sys.stdin:
         steps = json.loads(line)["steps"]
         for _ in range(steps):
             copy.advance(index)
             index += 1
         print(json.dumps(statistics(copy.seconds[-steps:])), flush=True)
-    fast_s, fast_steps = first_fast(copy.seconds)
-    return {
-        "first_fast_s": fast_s,
-        "first_fast_steps": fast_steps,
-        "stats": stats_of(copy.step) if name in ("always", "auto") else {},
-    }
+    return figures_of(name, copy)
 
 
 def stats_of(step):

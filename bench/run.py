@@ -120,7 +120,7 @@ class Alone:
             stderr=self._errors,
             text=True,
         )
-        self.first = self._answer()
+        self.steps = self._answer()["steps"]  # of a run, as fast as it is
 
     def _answer(self):
         line = self._process.stdout.readline()
@@ -147,8 +147,7 @@ def measure_alone(arguments, program, variants):
             processes[variant] = Alone(arguments, program, variant)
         except (RuntimeError, FileNotFoundError) as error:
             answer[variant] = {"error": str(error)}
-    slowest = max((p.first["seconds"] for p in processes.values()), default=1.0)
-    steps = max(5, min(200, int(arguments.run_seconds / slowest)))
+    steps = min((process.steps for process in processes.values()), default=0)
     order, runs = list(processes), {variant: [] for variant in processes}
     for _ in range(arguments.runs):
         order = order[1:] + order[:1]
@@ -156,8 +155,7 @@ def measure_alone(arguments, program, variants):
             processes[variant].run(2)  # wakes its threads and fills the caches
             runs[variant].append(processes[variant].run(steps))
     for variant, process in processes.items():
-        figures = {"runs": runs[variant], "first_step_s": process.first["first_step_s"]}
-        answer[variant] = {"variants": {variant: {**figures, **process.finish()}}}
+        answer[variant] = {"variants": {variant: {"runs": runs[variant], **process.finish()}}}
     return answer
 
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "coexec/session.h"
 #include "dynamic/vm/ambient.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/recorded_call.h"
@@ -34,12 +35,6 @@ std::string state_of(const at::Generator& generator) {
   return {static_cast<const char*>(state.const_data_ptr()), static_cast<size_t>(state.numel())};
 }
 
-// Dense CPU tensors, whose storage and layout say all there is.
-bool is_plain(const at::Tensor& tensor) {
-  return !tensor.defined() || (tensor.has_storage() && tensor.is_cpu() && tensor.layout() == at::kStrided &&
-                               !tensor.is_quantized() && !tensor._is_zerotensor());
-}
-
 void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
@@ -53,7 +48,7 @@ CallRecorder::CallRecorder(std::string folder)
   if (!feeds_) throw std::runtime_error(folder_ + "/feeds.bin cannot be written");
 }
 
-void CallRecorder::begin(uint64_t call) {
+void CallRecorder::begin() {
   way_ = "lockstep-way " + number(dynamic::kWayVersion) + '\n';
   generator_id(at::detail::getDefaultCPUGenerator());
 }
@@ -74,14 +69,8 @@ bool CallRecorder::can_replay(const graph::OpInfo& op, at::ArrayRef<c10::IValue>
     const auto& arg = args[a];
     switch (op.args[a].kind) {
       case ArgKind::kTensor:
-        if (arg.isTensor() && !is_plain(arg.toTensor())) return false;
-        break;
       case ArgKind::kTensorList:
-      case ArgKind::kOptionalTensorList:
-        if (arg.isNone()) break;
-        for (const auto& item : arg.toListRef())
-          if (item.isTensor() && !is_plain(item.toTensor())) return false;
-        break;
+      case ArgKind::kOptionalTensorList: break;
       case ArgKind::kGenerator:
         if (arg.isGenerator() && arg.toGenerator().device() != at::kCPU) return false;
         break;
@@ -200,6 +189,13 @@ void CallRecorder::print_event(const graph::Node& node, const char* flag) {
   way_ += pending_.tensors;
 }
 
+// Its results are fed where they are used.
+void CallRecorder::print_opaque(const graph::Node& node) {
+  ++event_count_;
+  ++opaque_count_;
+  way_ += "event " + number(node.id) + " opaque\n";
+}
+
 bool CallRecorder::is_unchanged(const Known& known, const c10::StorageImpl* storage) {
   return known.bytes == storage->nbytes() && known.hash == hash_of(storage, known.covered);
 }
@@ -216,13 +212,8 @@ void CallRecorder::print_after(Known& known, const c10::StorageImpl* storage) {
 
 void CallRecorder::after(const graph::Node& node, at::ArrayRef<c10::IValue> results) {
   const auto fresh = dynamic::fresh_results(*node.op, results.vec());
-  for (const auto& tensor : fresh) pending_.is_opaque |= !is_plain(tensor);
-  if (pending_.is_opaque) {  // its results are fed where they are used
-    ++event_count_;
-    ++opaque_count_;
-    way_ += "event " + number(node.id) + " opaque\n";
-    return;
-  }
+  for (const auto& tensor : fresh) pending_.is_opaque |= tensor.defined() && why_foreign(tensor);
+  if (pending_.is_opaque) return print_opaque(node);
   print_event(node, "");
   print_results(node, results);
   for (auto& known : generators_) known.state = state_of(known.generator);
@@ -267,12 +258,7 @@ void CallRecorder::print_touched(const std::vector<c10::StorageImpl*>& touched, 
 
 void CallRecorder::failed(const graph::Node& node) {
   if (!node.op) return;
-  if (pending_.is_opaque) {
-    ++event_count_;
-    ++opaque_count_;
-    way_ += "event " + number(node.id) + " opaque\n";
-    return;
-  }
+  if (pending_.is_opaque) return print_opaque(node);
   print_event(node, " throws");  // what it left behind is fed where it is used
   for (auto& known : generators_) known.state.clear();
 }

@@ -24,8 +24,8 @@ class CallRecorder {
   // The folder exists; throws std::runtime_error where it cannot be written.
   explicit CallRecorder(std::string folder);
 
-  void begin(uint64_t call);
-  // `is_opaque`: an op that only the program itself can run.
+  void begin();
+  // `is_opaque`: an op that only the program itself can run, or with a tensor that is no plain one.
   void before(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args, bool is_opaque);
   void after(const graph::Node& node, at::ArrayRef<c10::IValue> results);
   void failed(const graph::Node& node);  // the kernel raised
@@ -65,6 +65,7 @@ class CallRecorder {
   void see_generator(size_t id);
   uint64_t generator_id(const at::Generator& generator);
   void print_event(const graph::Node& node, const char* flag);
+  void print_opaque(const graph::Node& node);
   static bool is_unchanged(const Known& known, const c10::StorageImpl* storage);
   void print_after(Known& known, const c10::StorageImpl* storage);
   void print_touched(const std::vector<c10::StorageImpl*>& touched, bool is_unfilled);

@@ -263,8 +263,8 @@ class WatchingHandler final : public c10::WarningHandler {
 
 }  // namespace
 
-bool Session::run_watching_warnings(const OpInfo& op, torch::jit::Stack* stack) {
-  WatchingHandler handler(hides_warnings_ ? nullptr : c10::WarningUtils::get_warning_handler());
+bool Session::run_watching_warnings(const OpInfo& op, torch::jit::Stack* stack, bool hides_warnings) {
+  WatchingHandler handler(hides_warnings ? nullptr : c10::WarningUtils::get_warning_handler());
   c10::WarningUtils::WarningHandlerGuard guard(&handler);
   run_natively(op, stack);
   return handler.warned;
@@ -400,7 +400,7 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
   }
 }
 
-void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node) {
+void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, bool hides_warnings) {
   const auto args = torch::jit::last(*stack, op.args.size());
   build_words(op, args);
   const Signature* signature = has_dynamic_shape(op) ? nullptr : find_signature(op, node);
@@ -413,7 +413,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   if (!signature && op.writes) {  // sizes and version counters of the user's tensors may change: seen only here
     drain();
     settle_operands();
-    run_and_learn(op, stack, node);
+    run_and_learn(op, stack, node, hides_warnings);
     return;
   }
   if (signature) node->signature = signature;
@@ -445,8 +445,9 @@ void Session::lead_resizing(const OpInfo& op, torch::jit::Stack* stack, graph::N
       return run_eagerly(op, stack, node, Reason::resizes_output);
     before.emplace_back(*operands_[i].tensor, &signature.inputs[i]);
     after.emplace_back(*operands_[i].tensor, &signature.resized[i]);
-    if (operands_[i].link) wait_for_readers(*operands_[i].link);
   }
+  drain();  // what fails before this op leaves its arguments as they are
+  settle_operands();
   {
     const at::AutoDispatchBelowADInplaceOrView below;
     for (const auto& [tensor, layout] : after) tensor.resize_(layout->sizes);
@@ -459,20 +460,11 @@ void Session::lead_resizing(const OpInfo& op, torch::jit::Stack* stack, graph::N
     set_layouts(before);
     return run_eagerly(op, stack, node, Reason::resizes_output);
   }
+  if (fitting && op.value_check == graph::ValueCheck::kNone) return lead_compute(op, stack, node);
   try {
-    if (fitting) {
-      lead_compute(op, stack, node);
-      if (op.value_check != graph::ValueCheck::kNone) drain();
-      return;
-    }
-    count_in_graph(*node);
+    lead_compute(op, stack, node, /*hides_warnings=*/true);  // of a size that eager would not have met
     drain();
-    settle_operands();
-    const auto quietly = std::exchange(hides_warnings_, true);  // of a size that eager would not have met
-    run_and_learn(op, stack, node);
-    hides_warnings_ = quietly;
   } catch (const c10::Error&) {  // perhaps the kernel looks at the values before it resizes: it is asked again
-    hides_warnings_ = false;
     set_layouts(before);
     run_natively(op, stack);
   }
@@ -596,7 +588,6 @@ void Session::note_same_operands(Event& event) const {
       const auto *here = operands_[i].tensor, *there = operands_[j].tensor;
       if (!operands_[i].storage || !there || !here->is_same(*there)) continue;
       event.operands[i].same_as = static_cast<int>(j);
-      event.has_same_operands = true;
       break;
     }
 }

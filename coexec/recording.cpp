@@ -179,7 +179,7 @@ void Session::note_resized_outputs(graph::Signature& signature, at::ArrayRef<c10
 
 // Runs a compute op on the leading thread, where everything it touches is at rest, and remembers what it made of its
 // inputs. Returns whether that was known.
-bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node) {
+bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, bool hides_warnings) {
   const bool dynamic = has_dynamic_shape(op);
   node->signature = dynamic ? nullptr : find_signature(op, node);
   std::unique_ptr<graph::Signature> learned;
@@ -191,7 +191,7 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
       versions.emplace_back(counts ? *view.tensor : at::Tensor(), counts ? view.tensor->_version() : 0);
     }
   bool known = !dynamic;
-  const bool warned = run_watching_warnings(op, stack);
+  const bool warned = run_watching_warnings(op, stack, hides_warnings);
   const auto results = torch::jit::last(*stack, op.returns.size()).vec();
   if (learned) {
     fill_outputs(*learned, results);

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "coexec/call_recorder.h"
+#include "coexec/clock.h"
 #include "coexec/event_log.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
@@ -49,10 +50,6 @@ struct Borrowed {
   }
 };
 thread_local Borrowed t_session;
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -136,7 +133,7 @@ void Session::begin(Function& function, bool in_place) {
               "call " + std::to_string(function.counters.calls) +
                   (phase_ == Phase::kTracing ? " is recorded" : " runs in lockstep"));
   recorder_ = std::exchange(function.next_recorder, nullptr);
-  if (recorder_) recorder_->begin(function.counters.calls);
+  if (recorder_) recorder_->begin();
   tracer::listen(this);
 }
 

@@ -104,7 +104,8 @@ class Session final : public tracer::OpSink {
                std::optional<graph::Reason> foreign);
   graph::Edge* match(const graph::OpInfo& op, uint64_t location);
   void diverge(const graph::OpInfo& op);
-  void lead_compute(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node);
+  void lead_compute(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
+                    bool hides_warnings = false);
   bool has_dynamic_shape(const graph::OpInfo& op) const;
   bool can_run_on_host(const graph::OpInfo& op, const graph::Signature& signature);
   bool must_wait(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
@@ -122,11 +123,12 @@ class Session final : public tracer::OpSink {
                          std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>>& made,
                          bool* aliases);
   void run_natively(const graph::OpInfo& op, torch::jit::Stack* stack, bool in_graph = true);
-  bool run_watching_warnings(const graph::OpInfo& op, torch::jit::Stack* stack);
+  bool run_watching_warnings(const graph::OpInfo& op, torch::jit::Stack* stack, bool hides_warnings);
   void note_resized_outputs(graph::Signature& signature, at::ArrayRef<c10::IValue> results) const;
   void lead_resizing(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
                      const graph::Signature& signature);
-  bool run_and_learn(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node);
+  bool run_and_learn(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
+                     bool hides_warnings = false);
   void link_results(const graph::OpInfo& op, const torch::jit::Stack& results, const graph::Node& node);
   void run_eagerly(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node, graph::Reason reason);
   void log_fallback(const graph::Node& node, graph::Reason reason);
@@ -158,7 +160,6 @@ class Session final : public tracer::OpSink {
   bool in_place_ = false;  // events are executed by whoever waits, not behind
   std::mutex consumer_mutex_;
   bool synchronous_ = false;
-  bool hides_warnings_ = false;  // while an op is tried with sizes that eager would not have met
   int known_streak_ = 0;
   std::shared_ptr<CallRecorder> recorder_;  // of this call; mostly none
   bool traced_in_this_call_ = false;

@@ -40,7 +40,6 @@ struct Event {
   std::vector<c10::IValue> args;
   std::vector<Operand> operands;     // in the order of signature->inputs
   std::vector<StorageRef> outputs;   // twins of signature->outputs, one for each storage group
-  bool has_same_operands = false;
   bool grad_mode = false;            // whether gradients were wanted where it was asked
   unsigned float_mode = 0;           // whether denormals are flushed where it was asked
   Capture* capture = nullptr;        // set: the results go back as they come
@@ -48,7 +47,6 @@ struct Event {
     args.clear();
     operands.clear();
     outputs.clear();
-    has_same_operands = false;
     capture = nullptr;
   }
 };

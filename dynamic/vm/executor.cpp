@@ -4,6 +4,8 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
 
+#include <algorithm>
+
 #include "dynamic/vm/skeleton_clock.h"
 
 namespace lockstep::dynamic {
@@ -43,14 +45,15 @@ torch::jit::Stack build_arguments(const Event& event) {
   torch::jit::Stack stack;
   stack.reserve(op.args.size() + 2);
   size_t next = 0;
-  std::vector<at::Tensor> built;  // only where one of them comes again
+  const bool some_come_again = std::any_of(event.operands.begin(), event.operands.end(),
+                                           [](const Operand& operand) { return operand.same_as >= 0; });
+  std::vector<at::Tensor> built;  // only where some come again
   auto take = [&] {
     const size_t i = next++;
     const auto& operand = event.operands[i];
-    if (operand.same_as >= 0) built.push_back(built.at(operand.same_as));
-    else if (event.has_same_operands) built.push_back(operand_tensor(operand, event.signature->inputs[i]));
-    else return operand_tensor(operand, event.signature->inputs[i]);
-    return built.back();
+    auto tensor = operand.same_as >= 0 ? built.at(operand.same_as) : operand_tensor(operand, event.signature->inputs[i]);
+    if (some_come_again) built.push_back(tensor);
+    return tensor;
   };
   for (size_t a = 0; a < op.args.size(); ++a) {
     const auto& arg = event.args[a];

@@ -166,7 +166,6 @@ class Replay {
         operand.storage = storage_of(tensor.storage);
         operand.offset = tensor.layout.offset;
         operand.same_as = static_cast<int>(tensor.same_as);
-        event.has_same_operands |= tensor.same_as >= 0;
         if (tensor.layout.wrapped_number) {
           operand.direct = tensor_over(operand.storage, tensor.layout, operand.offset);
           operand.direct.unsafeGetTensorImpl()->set_wrapped_number(true);

@@ -3,9 +3,9 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include <chrono>
 #include <cstdio>
 
+#include "coexec/clock.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "python/bindings/bind.h"
@@ -17,6 +17,7 @@ namespace lockstep::bindings {
 using coexec::Function;
 using coexec::Session;
 using coexec::Way;
+using coexec::now_seconds;
 
 namespace {
 
@@ -33,10 +34,6 @@ bool try_end(Session& session) {
   session.end();
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
-}
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // Measured slower in lockstep, or being measured.

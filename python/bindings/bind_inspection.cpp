@@ -1,8 +1,7 @@
 #include <pybind11/stl.h>
 #include <x86intrin.h>
 
-#include <chrono>
-
+#include "coexec/clock.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "dynamic/shape_memo.h"
@@ -16,12 +15,9 @@ namespace py = pybind11;
 namespace lockstep::bindings {
 
 using coexec::Function;
+using coexec::now_seconds;
 
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 const double first_seconds = now_seconds();
 const double first_ticks = static_cast<double>(__rdtsc());
