@@ -48,10 +48,15 @@ class Function(_C.Callable):
             self._is_coroutine = asyncio.coroutines._is_coroutine
         _all_functions.add(self)
 
-    def _settings(self) -> tuple[str, bool, str]:
-        """What is in force for the next call: (when, waits_for_errors, runner)."""
+    def _settings(self) -> tuple[str, bool, str, bool]:
+        """What is in force for the next call: (when, waits_for_errors, runner, is_strict)."""
         settings = knobs.current(self._options)
-        return settings["when"], settings["errors"] == "exact", settings["runner"]
+        return (
+            settings["when"],
+            settings["errors"] == "exact",
+            settings["runner"],
+            settings["numerics"] == "strict",
+        )
 
     def _name_origins(self, args: tuple, kwargs: dict) -> None:
         name_origins(self.core.name_origin, self.__wrapped__, args, kwargs)

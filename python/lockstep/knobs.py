@@ -32,8 +32,8 @@ KNOBS: dict[str, Knob] = {
     "numerics": Knob(
         "strict",
         "strict: PyTorch's own kernels in eager's order with eager's thread count, "
-        "bit for bit equal",
-        ("strict",),
+        "bit for bit equal; default: the fastest kernels within float32's accuracy",
+        ("strict", "default"),
     ),
     "when": Knob(
         "auto",
@@ -101,7 +101,7 @@ def current(own: dict) -> dict:
 
 def warn_of_misspelt_names() -> None:
     """Warns of each environment variable that is nearly named as one of ours. Call at import."""
-    known = [*(name.upper() for name in KNOBS), "LOG", "DISABLE"]
+    known = [*(name.upper() for name in KNOBS), "LOG", "DISABLE", "CACHE"]
     for variable in sorted(os.environ):
         name = variable.removeprefix("LOCKSTEP_")
         if name == variable or name in known:

@@ -48,6 +48,7 @@ class session:
         self._runs = not is_disabled() and settings["when"] != "never"
         if self._runs:
             self.core.waits_for_errors = settings["errors"] == "exact"
+            self.core.is_strict = settings["numerics"] == "strict"
             self.core.set_runner(settings["runner"])
             self._thread = threading.get_ident()
             self.core.begin()

@@ -1,0 +1,219 @@
+#include "dynamic/kernels/convolution.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <x86intrin.h>
+
+#include "dynamic/kernels/convolution_ways.h"
+#include "dynamic/kernels/kernel_choice.h"
+
+namespace lockstep::dynamic {
+
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+
+constexpr int64_t kMaxColumnsBytes = 32 << 20;
+constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+
+struct Convolution {
+  Tensor input, weight;
+  std::vector<int64_t> stride, padding, dilation, output_padding;
+  bool transposed = false;
+  int64_t groups = 1;
+};
+
+// From argument `at`: stride, padding, dilation, transposed, output_padding, groups.
+bool read_geometry(Convolution& c, const torch::jit::Stack& stack, size_t at) {
+  for (const size_t list : {at, at + 1, at + 2, at + 4})
+    if (!stack[list].isIntList() || stack[list].toIntVector().size() != 2) return false;
+  c.stride = stack[at].toIntVector();
+  c.padding = stack[at + 1].toIntVector();
+  c.dilation = stack[at + 2].toIntVector();
+  c.transposed = stack[at + 3].toBool();
+  c.output_padding = stack[at + 4].toIntVector();
+  c.groups = stack[at + 5].toInt();
+  return true;
+}
+
+bool is_plain(const Tensor& tensor) {
+  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.dim() == 4 &&
+         tensor.scalar_type() == at::kFloat && tensor.numel() > 0 && tensor.is_contiguous() && !tensor.is_neg();
+}
+
+bool can_choose(const Convolution& c) {
+  const auto& context = at::globalContext();
+  return is_plain(c.input) && is_plain(c.weight) && context.userEnabledMkldnn() && !context.deterministicAlgorithms();
+}
+
+ConvolutionShape shape_of(const Convolution& c, int64_t oh, int64_t ow) {
+  ConvolutionShape s{};
+  s.n = c.input.size(0), s.c = c.input.size(1), s.h = c.input.size(2), s.w = c.input.size(3);
+  s.o = c.weight.size(0), s.kh = c.weight.size(2), s.kw = c.weight.size(3);
+  s.oh = oh, s.ow = ow;
+  for (int i = 0; i < 2; ++i) s.stride[i] = c.stride[i], s.padding[i] = c.padding[i], s.dilation[i] = c.dilation[i];
+  return s;
+}
+
+bool is_product(const Convolution& c, const ConvolutionShape& s) {
+  return !c.transposed && c.groups == 1 && s.columns_bytes() <= kMaxColumnsBytes;
+}
+
+void add_words(Problem& problem, IntArrayRef words) { problem.insert(problem.end(), words.begin(), words.end()); }
+
+Problem problem_of(int64_t kind, const Convolution& c, int64_t flags) {
+  Problem problem{kind, flags, c.transposed, c.groups, at::get_num_threads()};
+  problem.reserve(24);
+  add_words(problem, c.input.sizes());
+  add_words(problem, c.weight.sizes());
+  for (const auto* list : {&c.stride, &c.padding, &c.dilation, &c.output_padding}) add_words(problem, *list);
+  return problem;
+}
+
+// Runs the way whose turn it is, and notes what it took.
+template <class Run>
+void run_chosen(const Problem& problem, uint32_t allowed, Run run) {
+  auto& choice = choice_for(problem);
+  const int way = choice.pick(allowed);
+  const bool is_settled = choice.settled_way() >= 0;
+  const uint64_t begin = __rdtsc();
+  run(way);
+  if (!is_settled && choice.note(way, __rdtsc() - begin)) remember_choice(problem, choice.settled_way());
+}
+
+enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples };
+constexpr uint32_t bit(int way) { return 1u << way; }
+enum Kind : int64_t { kForward = 1, kInputGradient = 2, kWeightGradient = 3 };
+
+Tensor forward(const Convolution& c, const std::optional<Tensor>& bias) {
+  return at::convolution(c.input, c.weight, bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding,
+                         c.groups);
+}
+
+std::tuple<Tensor, Tensor, Tensor> backward(const Convolution& c, const Tensor& gradient,
+                                            at::OptionalIntArrayRef bias_sizes, std::array<bool, 3> mask) {
+  return at::convolution_backward(gradient, c.input, c.weight, bias_sizes, c.stride, c.padding, c.dilation,
+                                  c.transposed, c.output_padding, c.groups, mask);
+}
+
+Convolution channels_innermost(const Convolution& c) {
+  auto other = c;
+  other.input = c.input.contiguous(kChannelsLast);
+  other.weight = c.weight.contiguous(kChannelsLast);
+  return other;
+}
+
+uint32_t product_ways(const Convolution& c, const ConvolutionShape& s) {
+  if (!is_product(c, s)) return 0;
+  return bit(kByColumns) | (s.is_pointwise() ? bit(kBySamples) : 0);
+}
+
+int64_t out_size(const Convolution& c, int dim) {
+  const int64_t window = c.dilation[dim] * (c.weight.size(2 + dim) - 1) + 1;
+  return (c.input.size(2 + dim) + 2 * c.padding[dim] - window) / c.stride[dim] + 1;
+}
+
+// The two gradients apart, each by the way that is fastest for it alone: PyTorch's own kernel computes them one after the
+// other, too.
+Tensor input_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
+  constexpr std::array<bool, 3> mask{true, false, false};
+  Tensor result;
+  run_chosen(problem_of(kInputGradient, c, 0), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s),
+             [&](int way) {
+               switch (way) {
+                 case kByColumns: result = input_gradient_by_columns(gradient, c.weight, s); break;
+                 case kBySamples: result = input_gradient_by_samples(gradient, c.weight, s); break;
+                 case kChannelsInnermost:
+                   result = std::get<0>(backward(channels_innermost(c), gradient.contiguous(kChannelsLast),
+                                                 std::nullopt, mask)).contiguous();
+                   break;
+                 default: result = std::get<0>(backward(c, gradient, std::nullopt, mask));
+               }
+             });
+  return result;
+}
+
+// With that of the bias, where it is wanted.
+std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s,
+                                          at::OptionalIntArrayRef bias_sizes, bool with_bias) {
+  const std::array<bool, 3> mask{false, true, with_bias};
+  std::tuple<Tensor, Tensor, Tensor> results;
+  auto& [unused, weight, bias] = results;
+  run_chosen(problem_of(kWeightGradient, c, with_bias), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s),
+             [&](int way) {
+               switch (way) {
+                 case kByColumns: weight = weight_gradient_by_columns(gradient, c.input, s); break;
+                 case kBySamples: weight = weight_gradient_by_samples(gradient, c.input, s); break;
+                 case kChannelsInnermost:
+                   results = backward(channels_innermost(c), gradient.contiguous(kChannelsLast), bias_sizes, mask);
+                   weight = weight.contiguous();
+                   break;
+                 default: results = backward(c, gradient, bias_sizes, mask);
+               }
+               if (with_bias && (way == kByColumns || way == kBySamples)) bias = gradient.sum({0, 2, 3});
+             });
+  return {weight, bias};
+}
+
+}  // namespace
+
+bool try_convolution(torch::jit::Stack& stack) {
+  Convolution c;
+  if (!stack[0].isTensor() || !stack[1].isTensor()) return false;
+  c.input = stack[0].toTensor(), c.weight = stack[1].toTensor();
+  if (!is_plain(c.input) || !read_geometry(c, stack, 3) || !can_choose(c)) return false;
+  const auto bias = stack[2].toOptional<Tensor>();
+  const bool has_bias = bias && bias->defined();
+  ConvolutionShape s{};
+  uint32_t allowed = bit(kAsEager) | bit(kChannelsInnermost);
+  if (!c.transposed) {
+    s = shape_of(c, out_size(c, 0), out_size(c, 1));
+    if (s.c != c.weight.size(1) * c.groups || s.oh <= 0 || s.ow <= 0) return false;  // eager says what is wrong
+    if (!has_bias || bias->scalar_type() == at::kFloat) allowed |= product_ways(c, s);
+  }
+  Tensor result;
+  run_chosen(problem_of(kForward, c, has_bias), allowed, [&](int way) {
+    switch (way) {
+      case kByColumns: result = forward_by_columns(c.input, c.weight, s); break;
+      case kBySamples: result = forward_by_samples(c.input, c.weight, s); break;
+      case kChannelsInnermost: result = forward(channels_innermost(c), bias).contiguous(); break;
+      default: result = forward(c, bias);
+    }
+    if (has_bias && (way == kByColumns || way == kBySamples)) result.add_(bias->view({1, s.o, 1, 1}));
+  });
+  stack.clear();
+  stack.emplace_back(std::move(result));
+  return true;
+}
+
+bool try_convolution_backward(torch::jit::Stack& stack) {
+  Convolution c;
+  for (int i = 0; i < 3; ++i)
+    if (!stack[i].isTensor()) return false;
+  const auto gradient = stack[0].toTensor();
+  c.input = stack[1].toTensor(), c.weight = stack[2].toTensor();
+  if (!is_plain(gradient) || !is_plain(c.input) || !read_geometry(c, stack, 4) || !can_choose(c)) return false;
+  const auto bias_sizes = stack[3].isNone() ? std::vector<int64_t>() : stack[3].toIntVector();
+  const at::OptionalIntArrayRef sizes = stack[3].isNone() ? at::OptionalIntArrayRef() : bias_sizes;
+  const auto wanted = stack[10].toBoolList();
+  const std::array<bool, 3> mask{wanted[0], wanted[1], wanted[2]};
+  if (!mask[0] && !mask[1]) return false;
+  const auto s = shape_of(c, gradient.size(2), gradient.size(3));
+  Tensor input, weight, bias;
+  if (mask[0]) input = input_gradient(c, gradient, s);
+  if (mask[1]) {
+    std::tie(weight, bias) = weight_gradient(c, gradient, s, sizes, mask[2]);
+  } else if (mask[2]) {
+    bias = gradient.sum({0, 2, 3});
+  }
+  stack.clear();
+  stack.emplace_back(std::move(input));
+  stack.emplace_back(std::move(weight));
+  stack.emplace_back(std::move(bias));
+  return true;
+}
+
+}  // namespace lockstep::dynamic

@@ -1,0 +1,14 @@
+// Convolutions and their gradients, by the way that measures fastest: as eager does them, with the channels innermost
+// while the kernel runs, or as matrix products. Values differ from eager's in the last bits.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+namespace lockstep::dynamic {
+
+// aten::convolution and aten::convolution_backward on a boxed stack. False: nothing was touched, PyTorch's own kernel
+// is to run (other devices, types, dims or layouts; deterministic algorithms).
+bool try_convolution(torch::jit::Stack& stack);
+bool try_convolution_backward(torch::jit::Stack& stack);
+
+}  // namespace lockstep::dynamic

@@ -1,0 +1,147 @@
+#include "dynamic/kernels/kernel_choice.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <unordered_map>
+
+namespace lockstep::dynamic {
+
+namespace {
+
+constexpr int kRounds = 2;               // measurements of a way; the first pays for what is made once
+constexpr double kWorthwhile = 0.97;     // of the time of way 0, to leave it
+constexpr const char* kFileName = "kernel-choices-1.txt";  // the number is that of the format and of the ways' meaning
+
+struct ProblemHash {
+  size_t operator()(const Problem& problem) const {
+    uint64_t hash = problem.size();
+    for (const int64_t word : problem) hash = (hash ^ static_cast<uint64_t>(word)) * 0x9e3779b97f4a7c15ull;
+    return hash ^ (hash >> 29);
+  }
+};
+
+struct Choices {
+  std::mutex mutex;
+  bool was_read = false;
+  std::unordered_map<Problem, std::unique_ptr<KernelChoice>, ProblemHash> all;
+};
+Choices& choices() {
+  static auto* instance = new Choices;
+  return *instance;
+}
+
+// Figures of another machine say nothing here.
+const std::string& machine() {
+  static const std::string name = [] {
+    std::ifstream info("/proc/cpuinfo");
+    std::string model, flags;
+    for (std::string line; std::getline(info, line) && (model.empty() || flags.empty());) {
+      if (line.starts_with("model name") && model.empty()) model = line;
+      if (line.starts_with("flags") && flags.empty()) flags = line;
+    }
+    char text[32];
+    std::snprintf(text, sizeof text, "%016zx", std::hash<std::string>()(model + flags));
+    return std::string(text);
+  }();
+  return name;
+}
+
+std::string choices_file() {
+  const auto folder = cache_folder();
+  return folder.empty() ? "" : folder + "/" + kFileName;
+}
+
+// One line a choice: machine, way, problem. A line that is not like this is passed over.
+void read_choices_locked(Choices& known) {
+  known.was_read = true;
+  std::ifstream file(choices_file());
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string on;
+    int way = -1;
+    if (!(words >> on >> way) || on != machine() || way < 0 || way >= kMaxWays) continue;
+    Problem problem;
+    for (int64_t word; words >> word;) problem.push_back(word);
+    if (words.eof()) known.all.insert_or_assign(std::move(problem), std::make_unique<KernelChoice>(way));
+  }
+}
+
+}  // namespace
+
+std::string cache_folder() {
+  if (const char* own = std::getenv("LOCKSTEP_CACHE"); own && *own) return own;
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) return std::string(cache) + "/lockstep";
+  if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/lockstep";
+  return "";
+}
+
+bool KernelChoice::is_still_in(int way) const { return allowed_ >> way & 1 && figures_[way].count < kRounds; }
+
+int KernelChoice::pick(uint32_t allowed) {
+  std::lock_guard lock(mutex_);
+  if (settled_ >= 0) return allowed >> settled_ & 1 ? settled_ : 0;
+  allowed_ = allowed | 1;
+  int next = -1;  // the one that was measured least
+  for (int way = 0; way < kMaxWays; ++way)
+    if (is_still_in(way) && (next < 0 || figures_[way].count < figures_[next].count)) next = way;
+  return next < 0 ? 0 : next;
+}
+
+bool KernelChoice::note(int way, uint64_t ticks) {
+  std::lock_guard lock(mutex_);
+  if (settled_ >= 0) return false;
+  figures_[way].count++;
+  figures_[way].best = std::min(figures_[way].best, ticks);
+  int fastest = 0;
+  for (int other = 0; other < kMaxWays; ++other) {
+    if (is_still_in(other)) return false;
+    if (figures_[other].best < figures_[fastest].best) fastest = other;
+  }
+  const bool pays = static_cast<double>(figures_[fastest].best) < kWorthwhile * static_cast<double>(figures_[0].best);
+  settled_ = pays ? fastest : 0;
+  return true;
+}
+
+int KernelChoice::settled_way() const {
+  std::lock_guard lock(mutex_);
+  return settled_;
+}
+
+KernelChoice& choice_for(const Problem& problem) {
+  auto& known = choices();
+  std::lock_guard lock(known.mutex);
+  if (!known.was_read) read_choices_locked(known);
+  auto& choice = known.all[problem];
+  if (!choice) choice = std::make_unique<KernelChoice>();
+  return *choice;
+}
+
+// One write to a file opened for appending: lines of several processes do not mix.
+void remember_choice(const Problem& problem, int way) {
+  const auto path = choices_file();
+  if (path.empty()) return;
+  std::error_code ignored;
+  std::filesystem::create_directories(cache_folder(), ignored);
+  std::string line = machine() + " " + std::to_string(way);
+  for (const int64_t word : problem) line += " " + std::to_string(word);
+  line += "\n";
+  const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) return;
+  [[maybe_unused]] const auto written = ::write(file, line.data(), line.size());
+  ::close(file);
+}
+
+void forget_choices() {
+  auto& known = choices();
+  std::lock_guard lock(known.mutex);
+  known.all.clear();
+  known.was_read = false;
+}
+
+}  // namespace lockstep::dynamic

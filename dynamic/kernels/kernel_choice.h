@@ -1,0 +1,50 @@
+// Which of several ways to compute the same thing is the fastest on this machine. Each way computes real results: while
+// a problem is measured, calls take the ways in turn; then the fastest stays, and is remembered on disk.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace lockstep::dynamic {
+
+constexpr int kMaxWays = 6;
+
+class KernelChoice {
+ public:
+  explicit KernelChoice(int settled_way = -1) : settled_(settled_way) {}
+
+  // The way to go now. `allowed`: one bit a way; bit 0 is as eager does it and always allowed.
+  int pick(uint32_t allowed);
+  // What it took, in ticks of the time stamp counter. Returns whether this was the last measurement.
+  bool note(int way, uint64_t ticks);
+  int settled_way() const;  // -1: still measuring
+
+ private:
+  struct Figures {
+    uint64_t best = ~0ull;
+    int count = 0;
+  };
+  bool is_still_in(int way) const;
+
+  mutable std::mutex mutex_;
+  std::array<Figures, kMaxWays> figures_{};
+  uint32_t allowed_ = 0;
+  int settled_;
+};
+
+// What a problem is: the op, sizes, flags, number of threads.
+using Problem = std::vector<int64_t>;
+
+// The choice for a problem; lives for ever.
+KernelChoice& choice_for(const Problem& problem);
+// Writes a settled choice down for later processes.
+void remember_choice(const Problem& problem, int way);
+// Where choices and compiled kernels are kept: LOCKSTEP_CACHE, or the user's cache folder; empty where there is none.
+std::string cache_folder();
+// Forgets what is in memory; what is on disk is read again at the next question. For tests.
+void forget_choices();
+
+}  // namespace lockstep::dynamic

@@ -1,0 +1,148 @@
+// Every way to compute a convolution and its gradients against PyTorch's own kernel in float64.
+#include "dynamic/kernels/convolution.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <unistd.h>
+
+#include "dynamic/kernels/kernel_choice.h"
+
+namespace lockstep::dynamic {
+namespace {
+
+struct Case {
+  const char* name;
+  int64_t n, c, h, w, o, kh, kw, stride, padding, dilation, groups;
+  bool transposed, bias;
+};
+
+// Sizes include maps smaller than the window's padding, windows that are not square, strides that leave pixels over.
+const Case kCases[] = {
+    {"pointwise", 3, 5, 6, 7, 4, 1, 1, 1, 0, 1, 1, false, true},
+    {"pointwise_one_sample", 1, 5, 6, 7, 4, 1, 1, 1, 0, 1, 1, false, false},
+    {"pointwise_stride", 2, 5, 7, 6, 4, 1, 1, 2, 0, 1, 1, false, true},
+    {"window", 2, 3, 8, 9, 5, 3, 3, 1, 1, 1, 1, false, true},
+    {"window_stride", 2, 3, 9, 8, 5, 3, 3, 2, 1, 1, 1, false, false},
+    {"window_wide", 2, 3, 9, 8, 5, 3, 5, 1, 2, 1, 1, false, true},
+    {"small_map", 4, 6, 2, 2, 5, 3, 3, 1, 1, 1, 1, false, true},
+    {"one_pixel", 4, 6, 1, 1, 5, 5, 5, 1, 2, 1, 1, false, false},
+    {"dilated", 2, 3, 10, 9, 4, 3, 3, 1, 2, 2, 1, false, true},
+    {"dilated_stride", 2, 3, 11, 9, 4, 3, 3, 3, 2, 2, 1, false, true},
+    {"large_padding", 1, 2, 3, 3, 4, 3, 3, 2, 2, 1, 1, false, true},
+    {"groups", 2, 4, 6, 6, 6, 3, 3, 1, 1, 1, 2, false, true},
+    {"depthwise", 2, 4, 6, 6, 4, 3, 3, 1, 1, 1, 4, false, false},
+    {"transposed", 2, 4, 5, 6, 3, 4, 4, 2, 1, 1, 1, true, true},
+};
+
+struct Convolutions : testing::TestWithParam<Case> {
+  std::filesystem::path folder;
+  void SetUp() override {
+    folder = std::filesystem::path(testing::TempDir()) / ("lockstep-convolution-" + std::to_string(getpid()));
+    setenv("LOCKSTEP_CACHE", folder.c_str(), 1);
+    forget_choices();
+  }
+  void TearDown() override {
+    std::filesystem::remove_all(folder);
+    forget_choices();
+  }
+};
+
+void expect_near(const at::Tensor& own, const at::Tensor& exact, const at::Tensor& eager, const char* what) {
+  ASSERT_EQ(own.sizes(), eager.sizes()) << what;
+  for (int64_t dim = 0; dim < own.dim(); ++dim)
+    ASSERT_TRUE(own.size(dim) == 1 || own.stride(dim) == eager.stride(dim)) << what;
+  const double error = (own.to(at::kDouble) - exact).abs().max().item<double>();
+  EXPECT_LE(error, 1e-5 * (1 + exact.abs().max().item<double>())) << what;
+}
+
+constexpr int kEnough = 12;  // calls, so that each way was taken and the choice is used
+
+TEST_P(Convolutions, AllWaysAgree) {
+  const auto& p = GetParam();
+  at::manual_seed(1);
+  const std::vector<int64_t> stride{p.stride, p.stride}, padding{p.padding, p.padding}, dilation{p.dilation, p.dilation},
+      output_padding{0, 0};
+  const auto x = at::randn({p.n, p.c, p.h, p.w});
+  const auto w = p.transposed ? at::randn({p.c, p.o, p.kh, p.kw}) : at::randn({p.o, p.c / p.groups, p.kh, p.kw});
+  const auto b = p.bias ? at::randn({p.o}) : at::Tensor();
+  const std::optional<at::Tensor> bias = p.bias ? std::optional(b) : std::nullopt;
+  const std::optional<at::Tensor> exact_bias = p.bias ? std::optional(b.to(at::kDouble)) : std::nullopt;
+  auto run = [&](const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& with) {
+    return at::convolution(input, weight, with, stride, padding, dilation, p.transposed, output_padding, p.groups);
+  };
+  const auto eager = run(x, w, bias), exact = run(x.to(at::kDouble), w.to(at::kDouble), exact_bias);
+  const auto gradient = at::randn(eager.sizes());
+  const std::vector<int64_t> bias_sizes{p.o};
+  const at::OptionalIntArrayRef sizes = p.bias ? at::OptionalIntArrayRef(bias_sizes) : at::OptionalIntArrayRef();
+  auto run_backward = [&](at::ScalarType type) {
+    return at::convolution_backward(gradient.to(type), x.to(type), w.to(type), sizes, stride, padding, dilation,
+                                    p.transposed, output_padding, p.groups, {true, true, p.bias});
+  };
+  const auto eager_gradients = run_backward(at::kFloat), exact_gradients = run_backward(at::kDouble);
+  for (int call = 0; call < kEnough; ++call) {
+    torch::jit::Stack stack{x, w, p.bias ? c10::IValue(b) : c10::IValue(), stride, padding, dilation, p.transposed,
+                            output_padding, p.groups};
+    ASSERT_TRUE(try_convolution(stack));
+    ASSERT_EQ(stack.size(), 1u);
+    expect_near(stack[0].toTensor(), exact, eager, "forward");
+    torch::jit::Stack back{gradient, x, w, p.bias ? c10::IValue(bias_sizes) : c10::IValue(), stride, padding, dilation,
+                           p.transposed, output_padding, p.groups, c10::List<bool>({true, true, p.bias})};
+    ASSERT_TRUE(try_convolution_backward(back));
+    ASSERT_EQ(back.size(), 3u);
+    expect_near(back[0].toTensor(), std::get<0>(exact_gradients), std::get<0>(eager_gradients), "input");
+    expect_near(back[1].toTensor(), std::get<1>(exact_gradients), std::get<1>(eager_gradients), "weight");
+    EXPECT_EQ(back[2].toTensor().defined(), p.bias);
+    if (p.bias) expect_near(back[2].toTensor(), std::get<2>(exact_gradients), std::get<2>(eager_gradients), "bias");
+  }
+}
+
+TEST_P(Convolutions, OnlyWhatIsWanted) {
+  const auto& p = GetParam();
+  const std::vector<int64_t> stride{p.stride, p.stride}, padding{p.padding, p.padding}, dilation{p.dilation, p.dilation},
+      zeros{0, 0};
+  const auto x = at::randn({p.n, p.c, p.h, p.w});
+  const auto w = p.transposed ? at::randn({p.c, p.o, p.kh, p.kw}) : at::randn({p.o, p.c / p.groups, p.kh, p.kw});
+  const auto y = at::convolution(x, w, {}, stride, padding, dilation, p.transposed, zeros, p.groups);
+  for (int mask = 1; mask < 8; ++mask) {
+    const bool wants[3] = {(mask & 1) > 0, (mask & 2) > 0, (mask & 4) > 0};
+    torch::jit::Stack stack{at::randn(y.sizes()), x, w, std::vector<int64_t>{p.o}, stride, padding, dilation,
+                            p.transposed, zeros, p.groups, c10::List<bool>({wants[0], wants[1], wants[2]})};
+    if (!try_convolution_backward(stack)) {
+      EXPECT_EQ(mask, 4);
+      EXPECT_EQ(stack.size(), 11u);
+      continue;
+    }
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(stack[i].toTensor().defined(), wants[i]) << mask << " " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Convolutions, testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Convolution, LeavesWhatItDoesNotKnow) {
+  const std::vector<int64_t> one{1, 1}, zero{0, 0};
+  auto declines = [&](const at::Tensor& x, const at::Tensor& w) {
+    torch::jit::Stack stack{x, w, c10::IValue(), one, zero, one, false, zero, int64_t{1}};
+    const bool handled = try_convolution(stack);
+    EXPECT_EQ(stack.size(), handled ? 1u : 9u);
+    return !handled;
+  };
+  const auto x = at::randn({2, 3, 5, 5}), w = at::randn({4, 3, 3, 3});
+  EXPECT_FALSE(declines(x, w));
+  EXPECT_TRUE(declines(x.to(at::kDouble), w.to(at::kDouble)));
+  EXPECT_TRUE(declines(x.to(at::kBFloat16), w.to(at::kBFloat16)));
+  EXPECT_TRUE(declines(x.contiguous(at::MemoryFormat::ChannelsLast), w));
+  EXPECT_TRUE(declines(x.transpose(2, 3), w));
+  EXPECT_TRUE(declines(at::randn({0, 3, 5, 5}), w));
+  EXPECT_TRUE(declines(at::randn({3, 5, 5}), w));
+  EXPECT_TRUE(declines(at::randn({2, 4, 5, 5}), w));  // does not fit: eager says so
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  EXPECT_TRUE(declines(x, w));
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
+}  // namespace
+}  // namespace lockstep::dynamic

@@ -1,0 +1,99 @@
+#include "dynamic/kernels/kernel_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+namespace lockstep::dynamic {
+namespace {
+
+// Takes the ways until one is settled; `cost` says what each takes.
+int settle(KernelChoice& choice, uint32_t allowed, const std::map<int, uint64_t>& cost, int* calls = nullptr) {
+  for (int call = 1; call < 100; ++call) {
+    const int way = choice.pick(allowed);
+    EXPECT_TRUE((allowed | 1) >> way & 1);
+    if (!choice.note(way, cost.at(way))) continue;
+    if (calls) *calls = call;
+    return choice.settled_way();
+  }
+  ADD_FAILURE() << "never settled";
+  return -1;
+}
+
+TEST(KernelChoice, TakesTheFastestOfThoseAllowed) {
+  const std::map<int, uint64_t> cost{{0, 100}, {1, 50}, {2, 20}, {3, 70}};
+  KernelChoice all, some;
+  int calls = 0;
+  EXPECT_EQ(settle(all, 0b1111, cost, &calls), 2);
+  EXPECT_EQ(calls, 8);  // each way twice
+  EXPECT_EQ(settle(some, 0b1010, cost), 1);
+}
+
+TEST(KernelChoice, KeepsEagersWayWhereTheOtherHardlyPays) {
+  KernelChoice choice;
+  EXPECT_EQ(settle(choice, 0b11, {{0, 100}, {1, 98}}), 0);
+}
+
+TEST(KernelChoice, TheFirstMeasurementMayPayForPreparations) {
+  KernelChoice choice;
+  int calls[2] = {0, 0};
+  for (;;) {
+    const int way = choice.pick(0b11);
+    const bool first = calls[way]++ == 0;
+    if (choice.note(way, way == 1 ? (first ? 1000 : 10) : 100)) break;
+  }
+  EXPECT_EQ(choice.settled_way(), 1);
+}
+
+TEST(KernelChoice, ASettledWayThatIsNotAllowedNowIsNotTaken) {
+  KernelChoice choice(2);
+  EXPECT_EQ(choice.pick(0b111), 2);
+  EXPECT_EQ(choice.pick(0b011), 0);
+}
+
+struct OnDisk : testing::Test {
+  std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "lockstep-choices";
+  void SetUp() override {
+    std::filesystem::remove_all(folder);
+    setenv("LOCKSTEP_CACHE", folder.c_str(), 1);
+    forget_choices();
+  }
+  void TearDown() override {
+    std::filesystem::remove_all(folder);
+    unsetenv("LOCKSTEP_CACHE");
+    forget_choices();
+  }
+};
+
+TEST_F(OnDisk, IsRememberedForLaterProcesses) {
+  const Problem problem{1, 2, 3}, other{1, 2, 4};
+  EXPECT_EQ(choice_for(problem).settled_way(), -1);
+  remember_choice(problem, 3);
+  forget_choices();
+  EXPECT_EQ(choice_for(problem).settled_way(), 3);
+  EXPECT_EQ(choice_for(other).settled_way(), -1);
+}
+
+TEST_F(OnDisk, BrokenLinesAndOtherMachinesArePassedOver) {
+  remember_choice({7, 8}, 1);
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    std::ofstream(entry.path(), std::ios::app) << "nonsense\nothermachine 2 7 9\n\x01\x02 3\nothermachine 99 1\n";
+  remember_choice({7, 10}, 2);
+  forget_choices();
+  EXPECT_EQ(choice_for({7, 8}).settled_way(), 1);
+  EXPECT_EQ(choice_for({7, 9}).settled_way(), -1);
+  EXPECT_EQ(choice_for({7, 10}).settled_way(), 2);
+}
+
+TEST_F(OnDisk, AFolderThatCannotBeWrittenIsNoError) {
+  setenv("LOCKSTEP_CACHE", "/proc/no/such/folder", 1);
+  remember_choice({1}, 1);
+  forget_choices();
+  EXPECT_EQ(choice_for({1}).settled_way(), -1);
+}
+
+}  // namespace
+}  // namespace lockstep::dynamic

@@ -1,0 +1,123 @@
+"""`numerics="default"`: other kernels, the same training within float32's accuracy."""
+
+import copy
+
+import lockstep
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
+
+
+class ConvolutionNet(nn.Module):
+    """Convolutions of all kinds, dropout, normalisation and a product at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 5, stride=2, padding=2)
+        self.norm = nn.BatchNorm2d(16)
+        self.point = nn.Conv2d(16, 32, 1, bias=False)
+        self.deep = nn.Conv2d(32, 32, 3, padding=1, groups=4)
+        self.up = nn.ConvTranspose2d(32, 8, 4, stride=2, padding=1)
+        self.down = nn.Conv2d(8, 16, 3, stride=3, padding=1, dilation=2)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.stem(x)))
+        x = F.dropout(F.gelu(self.point(x)), 0.1, self.training)
+        x = F.leaky_relu(self.deep(x) + x, 0.1)
+        return self.head(F.silu(self.down(self.up(x))).mean((2, 3)))
+
+
+def make_step(model, decorate):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    @decorate
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def train(model, decorate, steps):
+    torch.manual_seed(3)
+    step = make_step(model, decorate)
+    losses = []
+    for _ in range(steps):
+        x, y = torch.randn(6, 3, 20, 20), torch.randint(10, (6,))
+        losses.append(step(x, y).item())
+    return losses, torch.get_rng_state(), step
+
+
+def default(fn):
+    return lockstep.function(fn, when="always", numerics="default")
+
+
+def test_training_stays_with_eager():
+    torch.manual_seed(0)
+    model = ConvolutionNet()
+    twin, exact = copy.deepcopy(model), copy.deepcopy(model)
+    eager, eager_state, _ = train(model, lambda fn: fn, 24)
+    own, own_state, step = train(twin, default, 24)
+    assert lockstep.stats(step)["graph_ops"] > 0.9 * lockstep.stats(step)["ops"]
+    assert torch.equal(own_state, eager_state), "other random numbers were drawn"
+    assert own[0] == pytest.approx(eager[0], rel=1e-5)
+    assert own == pytest.approx(eager, rel=1e-3)
+    strict, _, _ = train(exact, lambda fn: lockstep.function(fn, when="always", numerics="strict"), 24)
+    assert strict == eager, "strict takes PyTorch's own kernels, whatever other functions do"
+
+
+def test_deterministic_algorithms_keep_eagers_kernels():
+    torch.manual_seed(0)
+    model = ConvolutionNet()
+    twin = copy.deepcopy(model)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        x = torch.randn(4, 3, 20, 20)
+
+        @default
+        def convolve(net):
+            return net.point(net.stem(x))
+
+        for _ in range(12):
+            own = convolve(twin)
+        assert torch.equal(own, model.point(model.stem(x)))
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def test_errors_are_eagers():
+    weight = torch.randn(4, 3, 3, 3)
+
+    @default
+    def convolve(x):
+        return F.conv2d(x, weight).sum()
+
+    for _ in range(4):
+        convolve(torch.randn(2, 3, 8, 8))
+    for bad in (torch.randn(2, 4, 8, 8), torch.randn(2, 3, 2, 2)):
+        with pytest.raises(RuntimeError) as eager:
+            F.conv2d(bad, weight)
+        with pytest.raises(RuntimeError) as own:
+            convolve(bad)
+        assert str(own.value) == str(eager.value)
+
+
+def test_a_session_takes_the_option():
+    weight = torch.randn(8, 8, 3, 3)
+    x = torch.randn(2, 8, 6, 6)
+    expected = F.conv2d(x, weight)
+    with lockstep.session(numerics="default", when="always"):
+        for _ in range(12):
+            own = F.conv2d(x, weight)
+    torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-5)
