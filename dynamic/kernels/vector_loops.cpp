@@ -1,0 +1,75 @@
+// Plain loops and vector types, which the compiler turns into each set's instructions; no intrinsics, so the baseline is
+// whatever the build aims at. Built with -O3 and without contraction of a * b + c (CMakeLists.txt): where PyTorch's
+// compiler contracted, the loops say so.
+#include "dynamic/kernels/vector_loops.h"
+
+#include <atomic>
+
+namespace lockstep::dynamic {
+namespace {
+
+namespace baseline {
+#define LOCKSTEP_LANES 4
+#include "dynamic/kernels/vector_loops_body.h"
+#undef LOCKSTEP_LANES
+}  // namespace baseline
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+namespace avx2 {
+#define LOCKSTEP_LANES 8
+#include "dynamic/kernels/vector_loops_body.h"
+#undef LOCKSTEP_LANES
+}  // namespace avx2
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
+namespace avx512 {
+#define LOCKSTEP_LANES 16
+#include "dynamic/kernels/vector_loops_body.h"
+#undef LOCKSTEP_LANES
+}  // namespace avx512
+#pragma GCC pop_options
+
+const VectorLoops& loops_of(InstructionSet set) {
+  if (set == InstructionSet::kAvx512) return avx512::kLoops;
+  return set == InstructionSet::kAvx2 ? avx2::kLoops : baseline::kLoops;
+}
+
+InstructionSet detect() {
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (has_avx2 && has_avx512) return InstructionSet::kAvx512;
+  return has_avx2 ? InstructionSet::kAvx2 : InstructionSet::kBaseline;
+}
+
+#else
+
+const VectorLoops& loops_of(InstructionSet) { return baseline::kLoops; }
+InstructionSet detect() { return InstructionSet::kBaseline; }
+
+#endif
+
+std::atomic<const VectorLoops*>& chosen() {
+  static std::atomic<const VectorLoops*> loops{&loops_of(best_instruction_set())};
+  return loops;
+}
+
+}  // namespace
+
+const VectorLoops& vector_loops() { return *chosen().load(std::memory_order_relaxed); }
+
+InstructionSet best_instruction_set() {
+  static const InstructionSet best = detect();
+  return best;
+}
+
+void use_instruction_set(InstructionSet set) {
+  if (set <= best_instruction_set()) chosen().store(&loops_of(set), std::memory_order_relaxed);
+}
+
+}  // namespace lockstep::dynamic

@@ -1,0 +1,137 @@
+// Included by vector_loops.cpp once for each instruction set, inside of a namespace and under its target options; hence
+// no include guard and no includes. LOCKSTEP_LANES: 32-bit lanes of a register.
+// Source of the recurrence and the distributions: PyTorch's ATen/core/MT19937RNGEngine.h, TransformationHelper.h.
+
+typedef uint32_t Lanes __attribute__((vector_size(4 * LOCKSTEP_LANES)));
+typedef uint32_t LanesInMemory __attribute__((vector_size(4 * LOCKSTEP_LANES), aligned(4), may_alias));
+
+static inline Lanes load(const uint32_t* from) { return *reinterpret_cast<const LanesInMemory*>(from); }
+static inline void store(uint32_t* to, Lanes lanes) { *reinterpret_cast<LanesInMemory*>(to) = lanes; }
+
+template <typename Word>
+static inline Word tempered(Word y) {
+  y ^= y >> 11;
+  y ^= (y << 7) & 0x9d2c5680u;
+  y ^= (y << 15) & 0xefc60000u;
+  return y ^ (y >> 18);
+}
+
+// Lanes [i, i + LOCKSTEP_LANES) of the next state; `far` is where the recurrence reaches 397 words ahead.
+static inline void step(const uint32_t* state, const uint32_t* far, int i, uint32_t* next, uint32_t* words) {
+  const Lanes here = load(state + i);
+  const Lanes after = load(state + i + 1);
+  const Lanes mixed = (here & 0x80000000u) | (after & 0x7fffffffu);
+  const Lanes fresh = load(far) ^ (mixed >> 1) ^ (-(after & 1u) & 0x9908b0dfu);
+  store(next + i, fresh);
+  store(words + i, tempered(fresh));
+}
+
+// The last register of each part overlaps the one before: the old state is kept, so computing a lane twice is harmless.
+static void next_block(uint32_t* state, uint32_t* next, uint32_t* words) {
+  constexpr int kCount = 624, kAhead = 397, kFirst = kCount - kAhead;
+  int i = 0;
+  for (; i + LOCKSTEP_LANES <= kFirst; i += LOCKSTEP_LANES) step(state, state + i + kAhead, i, next, words);
+  i = kFirst - LOCKSTEP_LANES;
+  step(state, state + i + kAhead, i, next, words);
+  state[kCount] = next[0];
+  for (i = kFirst; i + LOCKSTEP_LANES <= kCount; i += LOCKSTEP_LANES)
+    step(state, next + i - kFirst, i, next, words);
+  i = kCount - LOCKSTEP_LANES;
+  step(state, next + i - kFirst, i, next, words);
+}
+
+static void temper(const uint32_t* state, int64_t count, uint32_t* words) {
+  for (int64_t i = 0; i < count; ++i) words[i] = tempered(state[i]);
+}
+
+static inline uint64_t pair_bits(const uint32_t* words, int64_t i) {
+  uint64_t swapped;  // little endian: the first word lies low
+  __builtin_memcpy(&swapped, words + 2 * i, sizeof(swapped));
+  return (swapped << 32 | swapped >> 32) & ((uint64_t{1} << 53) - 1);
+}
+
+template <typename Out>
+static void bernoulli(const uint32_t* words, int64_t count, int64_t threshold, Out one, Out* out) {
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = static_cast<int64_t>(pair_bits(words, i)) < threshold ? one : Out{0};
+}
+
+static inline double from_bits(uint64_t bits) {
+  double value;
+  __builtin_memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+static inline uint64_t to_bits(double value) {
+  uint64_t bits;
+  __builtin_memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+constexpr double kTwo52 = 0x1p52;
+constexpr uint64_t kTwo52Bits = 0x4330000000000000;  // 2^52: its low 32 bits count in ones
+constexpr uint64_t kTwo84Bits = 0x4530000000000000;  // 2^84: its low 32 bits count in 2^32
+
+template <bool kIsFused>
+static void uniform_float_as(const uint32_t* words, int64_t count, const UniformRange<float>& range, float* out) {
+  const UniformRange<float> r = range;
+  for (int64_t i = 0; i < count; ++i) {
+    const float x = static_cast<float>(static_cast<int32_t>(words[i] & 0xffffffu)) * 0x1p-24f;
+    const float value = kIsFused ? __builtin_fmaf(x, r.span, r.from) : x * r.span + r.from;
+    out[i] = value == r.upper ? r.from : value;
+  }
+}
+
+static void uniform_float(const uint32_t* words, int64_t count, const UniformRange<float>& range, float* out) {
+  (range.is_fused ? uniform_float_as<true> : uniform_float_as<false>)(words, count, range, out);
+}
+
+// The 53 bits as a double without a 64-bit conversion, which AVX2 lacks; both halves and their sum are exact.
+template <bool kIsFused>
+static void uniform_double_as(const uint32_t* words, int64_t count, const UniformRange<double>& range, double* out) {
+  const UniformRange<double> r = range;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t bits = pair_bits(words, i);
+    const double high = from_bits(bits >> 32 | kTwo84Bits) - (0x1p84 + 0x1p52);
+    const double x = (high + from_bits((bits & 0xffffffffu) | kTwo52Bits)) * 0x1p-53;
+    const double value = kIsFused ? __builtin_fma(x, r.span, r.from) : x * r.span + r.from;
+    out[i] = value == r.upper ? r.from : value;
+  }
+}
+
+static void uniform_double(const uint32_t* words, int64_t count, const UniformRange<double>& range, double* out) {
+  (range.is_fused ? uniform_double_as<true> : uniform_double_as<false>)(words, count, range, out);
+}
+
+// word % divisor, exact: the quotient is rounded to the nearest, so that the remainder lies within half a divisor.
+static inline double remainder_of(uint32_t word, double divisor, double reciprocal) {
+  const double value = from_bits(word | kTwo52Bits) - kTwo52;
+  const double quotient = (value * reciprocal + kTwo52) - kTwo52;
+  const double remainder = value - quotient * divisor;
+  return remainder < 0 ? remainder + divisor : remainder;
+}
+
+template <typename Real>
+static void remainder_real(const uint32_t* words, int64_t count, double divisor, double base, Real* out) {
+  const double reciprocal = 1 / divisor;
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = static_cast<Real>(remainder_of(words[i], divisor, reciprocal) + base);
+}
+
+static void remainder_int(const uint32_t* words, int64_t count, double divisor, int64_t base, int64_t* out) {
+  const double reciprocal = 1 / divisor;
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = static_cast<int64_t>(to_bits(remainder_of(words[i], divisor, reciprocal) + kTwo52) - kTwo52Bits) + base;
+}
+
+constexpr VectorLoops kLoops = {next_block,
+                                temper,
+                                bernoulli<uint8_t>,
+                                bernoulli<uint16_t>,
+                                bernoulli<uint32_t>,
+                                bernoulli<uint64_t>,
+                                uniform_float,
+                                uniform_double,
+                                remainder_real<double>,
+                                remainder_real<float>,
+                                remainder_int};
