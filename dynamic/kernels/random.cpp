@@ -28,8 +28,8 @@ bool is_integer(ScalarType type) {
          type == ScalarType::Short || type == ScalarType::Int || type == ScalarType::Long;
 }
 
-// A strided CPU tensor whose bits are its values. Over memory without gaps eager's iterator runs in memory order, however
-// the dimensions are permuted.
+// A strided CPU tensor whose bits are its values. Over memory without gaps eager's iterator runs in memory order,
+// however the dimensions are permuted.
 bool is_plain(const Tensor& self) {
   if (!self.defined()) return false;
   const auto keys = self.key_set() - c10::autograd_dispatch_keyset_with_ADInplaceOrView -

@@ -1,6 +1,6 @@
-// Whether PyTorch, as built and on this processor, draws what random_fill.h draws: found by trying both on generators of
-// our own at the first use of a sampler for a type. It may not: with MKL on an Intel processor bernoulli_ takes another
-// way, and ATEN_CPU_CAPABILITY chooses other kernels.
+// Whether PyTorch, as built and on this processor, draws what random_fill.h draws: found by trying both on generators
+// of our own at the first use of a sampler for a type. It may not: with MKL on an Intel processor bernoulli_ takes
+// another way, and ATEN_CPU_CAPABILITY chooses other kernels.
 #pragma once
 
 #include <c10/core/ScalarType.h>

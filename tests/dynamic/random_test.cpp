@@ -33,7 +33,7 @@ Generator generator_after(uint64_t seed, int64_t drawn) {
   return generator;
 }
 
-// Of the checks at first use; where PyTorch draws otherwise on this machine, declining is right and all there is to test.
+// Where PyTorch draws otherwise on this machine, declining is right and there is nothing to compare.
 bool is_declined(Sampler sampler, at::ScalarType type) {
   return agreement_with_eager(sampler, type) == Agreement::kDiffers;
 }
@@ -118,7 +118,8 @@ TEST_P(Random, BernoulliBitsAreTheDrawsOfBernoulli) {
 }
 
 TEST_P(Random, Uniform) {
-  for (const auto& [from, to] : {std::pair{0.0, 1.0}, {-0.3, 0.7}, {2.0, 2.0}, {-1.0, 0.0}, {1e-40, 3e-39}, {100.0, 1e4}})
+  for (const auto& [from, to] :
+       {std::pair{0.0, 1.0}, {-0.3, 1.4}, {2.0, 2.0}, {-1.0, 0.0}, {1e-40, 3e-39}, {100.0, 1e4}})
     expect_same_for_all(
         Sampler::kUniform, kFloating, 0,
         [&, from = from, to = to](const Tensor& t, const Generator& g) { return try_uniform_(t, from, to, g); },
@@ -166,7 +167,8 @@ TEST_P(Random, RemaindersOfManyRanges) {
   for (int i = 0; i < 300; ++i) {
     const int64_t to = 1 + static_cast<int64_t>(choose() >> (4 + choose() % 28));
     expect_same(
-        at::zeros({3000}, at::kLong), i, i % 5, [&](const Tensor& t, const Generator& g) { return try_random_(t, 0, to, g); },
+        at::zeros({3000}, at::kLong), i, i % 5,
+        [&](const Tensor& t, const Generator& g) { return try_random_(t, 0, to, g); },
         [&](Tensor& t, const Generator& g) { t.random_(0, to, g); });
   }
 }
@@ -188,8 +190,8 @@ TEST_P(Random, DimensionsInAnyOrder) {
   }
 }
 
-// One sampler after another from one generator, where this one declines as well: eager's normal_ of few elements keeps a
-// sample for the next.
+// One sampler after another from one generator, with those declined between them: eager's normal_ of few elements keeps
+// a sample for the next.
 TEST_P(Random, SamplersInTurn) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     auto ours = generator_after(seed, 0), theirs = generator_after(seed, 0);
@@ -226,6 +228,24 @@ TEST_P(Random, SamplersInTurn) {
   }
 }
 
+// MXCSR decides what becomes of denormal numbers, here as there.
+TEST_P(Random, FlushedDenormalNumbers) {
+  if (!at::globalContext().setFlushDenormal(true)) GTEST_SKIP();
+  expect_same_for_all(
+      Sampler::kBernoulli, {at::kFloat}, 0,
+      [](const Tensor& t, const Generator& g) { return try_bernoulli_(t, 1e-310, g); },
+      [](Tensor& t, const Generator& g) { t.bernoulli_(1e-310, g); });
+  for (const auto& [from, to] : {std::pair{0.0, 1e-5}, {1e-40, 3e-39}, {-1e-38, 2e-38}, {0.0, 1e-309}})
+    expect_same_for_all(
+        Sampler::kUniform, kFloating, 0,
+        [&, from = from, to = to](const Tensor& t, const Generator& g) { return try_uniform_(t, from, to, g); },
+        [&, from = from, to = to](Tensor& t, const Generator& g) { t.uniform_(from, to, g); });
+  expect_same_for_all(
+      Sampler::kNormal, kFloating, 16, [](const Tensor& t, const Generator& g) { return try_normal_(t, 0, 1e-38, g); },
+      [](Tensor& t, const Generator& g) { t.normal_(0, 1e-38, g); });
+  at::globalContext().setFlushDenormal(false);
+}
+
 TEST_P(Random, TheDefaultGenerator) {
   const auto draw = [](auto sample) {
     at::manual_seed(7);
@@ -247,7 +267,8 @@ TEST(RandomDeclines, WhatEagerRefuses) {
   expect_declined(at::zeros({100}), [&](const Tensor& t, const Generator& g) { return try_uniform_(t, nan, 0, g); });
   expect_declined(at::zeros({100}, at::kHalf),
                   [](const Tensor& t, const Generator& g) { return try_uniform_(t, 0, 1e6, g); });
-  expect_declined(at::zeros({100}), [](const Tensor& t, const Generator& g) { return try_uniform_(t, -3e38, 3e38, g); });
+  expect_declined(at::zeros({100}),
+                  [](const Tensor& t, const Generator& g) { return try_uniform_(t, -3e38, 3e38, g); });
   expect_declined(at::zeros({100}), [](const Tensor& t, const Generator& g) { return try_normal_(t, 0, -1, g); });
   expect_declined(at::zeros({100}), [](const Tensor& t, const Generator& g) { return try_random_(t, 3, 3, g); });
   expect_declined(at::zeros({100}, at::kByte),
