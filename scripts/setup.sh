@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 VENV="${LOCKSTEP_VENV:-$PWD/.venv}"
-APT_PACKAGES=(build-essential libgtest-dev nlohmann-json3-dev ccache)
+APT_PACKAGES=(build-essential libgtest-dev nlohmann-json3-dev ccache llvm-19-dev libzstd-dev zlib1g-dev)
 BUILD_PACKAGES=(cmake ninja pybind11 scikit-build-core numpy)
 RUN_PACKAGES=(tqdm rich scikit-learn scikit-image music21 gymnasium)
 TEST_PACKAGES=(pytest expecttest coverage ruff accelerate transformers torch-geometric diffusers)

@@ -1,0 +1,12 @@
+// Elementary functions of float lanes that are worth more than a call: what softmax, GELU and gates are made of. Plain
+// arithmetic with fused multiply-adds, so the bits are the same on every host.
+#pragma once
+
+#include "dynamic/jit/lane_code.h"
+
+namespace lockstep::dynamic::jit {
+
+// Null where there is no such code for the op and the lanes' type.
+llvm::Value* try_emit_inline(CodeContext& code, Op op, llvm::Value* x);
+
+}  // namespace lockstep::dynamic::jit

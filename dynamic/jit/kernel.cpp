@@ -1,0 +1,212 @@
+#include "dynamic/jit/kernel.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+
+#include "dynamic/jit/call_shape.h"
+
+namespace lockstep::dynamic::jit {
+namespace {
+
+constexpr int64_t kGrainElements = 32768;  // what one thread should have at least
+
+// Memory of one thread that stays; only ever grows.
+class Scratch {
+ public:
+  ~Scratch() { std::free(data_); }
+  char* take(size_t bytes) {
+    if (bytes > size_) {
+      std::free(data_);
+      size_ = (bytes + 4095) & ~size_t{4095};
+      data_ = static_cast<char*>(std::aligned_alloc(64, size_));
+      TORCH_CHECK(data_, "kernel: no memory for ", bytes, " bytes of scratch");
+    }
+    return data_;
+  }
+
+ private:
+  char* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+char* take_scratch(size_t bytes) {
+  thread_local Scratch scratch;
+  return scratch.take(bytes);
+}
+
+struct Free {
+  void operator()(char* data) const { std::free(data); }
+};
+using Block = std::unique_ptr<char, Free>;
+
+Block create_block(size_t bytes) {
+  Block block(static_cast<char*>(std::aligned_alloc(64, (bytes + 63) & ~size_t{63})));
+  TORCH_CHECK(block, "kernel: no memory for ", bytes, " bytes");
+  return block;
+}
+
+}  // namespace
+
+struct Kernel::Prepared {
+  std::vector<int64_t> words;
+  CallShape shape;
+  int64_t slot_bytes = 8;
+  int64_t stash_bytes = 0;
+  int64_t item_elements = 1;  // points of an item
+  bool may_stream = true;     // as far as strides go
+};
+
+Kernel::~Kernel() = default;
+
+Kernel::Kernel(KernelSpec spec, LoopPlan plan, std::unique_ptr<LinkedObject> object)
+    : spec_(std::move(spec)),
+      plan_(std::move(plan)),
+      layout_(spec_, plan_),
+      scratch_(plan_),
+      object_(std::move(object)) {
+  auto is_symbolic = [](const std::vector<int64_t>& list) {
+    return std::find(list.begin(), list.end(), kSymbolic) != list.end();
+  };
+  bool is_static = !is_symbolic(spec_.sizes);
+  for (const Buffer& buffer : spec_.buffers) is_static &= !is_symbolic(buffer.strides);
+  if (is_static) static_call_ = std::make_unique<const Prepared>(prepare({}));
+  CallModes modes = find_call_modes(plan_);
+  if (modes.may_run_items) run_ = object_->find(kRunName);
+  if (!modes.may_split) return;
+  for (int pass = 0; pass < static_cast<int>(plan_.passes.size()); ++pass) {
+    passes_.push_back(object_->find("pass" + std::to_string(pass)));
+    if (pass < plan_.level_count) finishes_.push_back(object_->find("finish" + std::to_string(pass)));
+  }
+}
+
+bool Kernel::is_complete() const {
+  CallModes modes = find_call_modes(plan_);
+  auto has_all = [](const std::vector<KernelFunction>& functions) {
+    return std::find(functions.begin(), functions.end(), nullptr) == functions.end();
+  };
+  return (run_ || !modes.may_run_items) && has_all(passes_) && has_all(finishes_);
+}
+
+Kernel::Prepared Kernel::prepare(const KernelCall& call) const {
+  std::vector<int64_t> sizes = spec_.sizes;
+  size_t next = 0;
+  for (int64_t& size : sizes) {
+    if (size == kSymbolic) size = call.sizes[next++];
+  }
+  TORCH_INTERNAL_ASSERT(next == call.sizes.size());
+  std::vector<std::vector<int64_t>> strides;
+  next = 0;
+  for (const Buffer& buffer : spec_.buffers) {
+    strides.push_back(buffer.strides);
+    for (int64_t& stride : strides.back()) {
+      if (stride == kSymbolic) stride = call.strides[next++];
+    }
+  }
+  TORCH_INTERNAL_ASSERT(next == call.strides.size());
+
+  Prepared prepared;
+  std::vector<const LoopDim*> dims = plan_.dims();
+  std::vector<int64_t> loop_sizes;
+  for (const LoopDim* dim : dims) {
+    loop_sizes.push_back(1);
+    for (int source : dim->sources) loop_sizes.back() *= sizes[source];
+  }
+  prepared.shape = find_call_shape(plan_, loop_sizes);
+  const CallShape& shape = prepared.shape;
+  prepared.words.assign(layout_.word_count(), 0);
+  std::vector<int64_t>& words = prepared.words;
+  for (size_t b = 0; b < spec_.buffers.size(); ++b) {
+    for (size_t d = 0; d < dims.size(); ++d) {
+      int64_t stride = dims[d]->sources.empty() ? 0 : strides[b][dims[d]->sources.back()];
+      words[layout_.stride(b, d)] = stride;
+      if (spec_.buffers[b].streaming && d + 1 < dims.size() && loop_sizes[d] > 1) {
+        prepared.may_stream &= stride * bytes_of(spec_.buffers[b].type) % 64 == 0;
+      }
+    }
+  }
+  for (size_t d = 0; d < dims.size(); ++d) words[layout_.size(d)] = loop_sizes[d];
+  prepared.slot_bytes = plan_.kind == NestKind::kColumn ? 8 * shape.chunk_size : 8;
+  prepared.item_elements = shape.reduced_rows;
+  if (plan_.kind == NestKind::kRow) {
+    int64_t pitch = (shape.vector_size + kLanes - 1) / kLanes * kLanes + kLanes;
+    prepared.stash_bytes = plan_.stash_count ? shape.reduced_rows * pitch * 8 : 0;
+    prepared.item_elements *= shape.vector_size;
+  } else {
+    prepared.item_elements *= std::min(shape.chunk_size, shape.vector_size);
+  }
+  words[kBlockSize] = shape.block_size;
+  words[kBlockCount] = shape.block_count;
+  words[kChunkSize] = shape.chunk_size;
+  words[kChunkCount] = shape.chunk_count;
+  words[kSlotBytes] = prepared.slot_bytes;
+  words[kStashBytes] = prepared.stash_bytes;
+  return prepared;
+}
+
+void Kernel::bind(Prepared& prepared, std::span<void* const> buffers, std::span<const ScalarValue> scalars) const {
+  TORCH_INTERNAL_ASSERT(buffers.size() == spec_.buffers.size() && scalars.size() == spec_.scalars.size());
+  bool is_aligned = prepared.may_stream;
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    prepared.words[layout_.buffer(b)] = std::bit_cast<int64_t>(buffers[b]);
+    if (spec_.buffers[b].streaming) is_aligned &= std::bit_cast<uintptr_t>(buffers[b]) % 64 == 0;
+  }
+  for (size_t s = 0; s < scalars.size(); ++s) {
+    prepared.words[layout_.scalar(s)] = std::bit_cast<int64_t>(scalars[s]);
+  }
+  prepared.words[kStreams] = is_aligned;
+}
+
+std::shared_ptr<const Kernel::Prepared> Kernel::prepare_calls(const KernelCall& call) const {
+  return std::make_shared<const Prepared>(prepare(call));
+}
+
+void Kernel::run(const KernelCall& call) const {
+  if (static_call_) return run(*static_call_, call.buffers, call.scalars);
+  run(prepare(call), call.buffers, call.scalars);
+}
+
+void Kernel::run(const Prepared& known, std::span<void* const> buffers, std::span<const ScalarValue> scalars) const {
+  Prepared prepared = known;
+  bind(prepared, buffers, scalars);
+  if (prepared.shape.item_count == 0) return;
+  if (prepared.shape.is_split) {
+    run_split(prepared);
+  } else {
+    run_items(prepared);
+  }
+}
+
+void Kernel::run_items(const Prepared& prepared) const {
+  size_t bytes = scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
+  int64_t grain = std::max<int64_t>(1, kGrainElements / std::max<int64_t>(prepared.item_elements, 1));
+  at::parallel_for(0, prepared.shape.item_count, grain,
+                   [&](int64_t begin, int64_t end) { run_(prepared.words.data(), begin, end, take_scratch(bytes)); });
+}
+
+void Kernel::run_split(Prepared& prepared) const {
+  const CallShape& shape = prepared.shape;
+  int64_t pairs = shape.item_count * shape.block_count;
+  Block shared = create_block(shape.item_count * plan_.slot_count * prepared.slot_bytes + 64);
+  Block partials = create_block(pairs * scratch_.reduction_count * prepared.slot_bytes + 64);
+  Block stash = create_block(shape.item_count * plan_.stash_count * prepared.stash_bytes + 64);
+  prepared.words[kShared] = std::bit_cast<int64_t>(shared.get());
+  prepared.words[kPartials] = std::bit_cast<int64_t>(partials.get());
+  prepared.words[kStash] = std::bit_cast<int64_t>(stash.get());
+  size_t bytes = scratch_.reduction_count * prepared.slot_bytes + 64;
+  int64_t block_elements = std::max<int64_t>(1, prepared.item_elements / shape.block_count);
+  int64_t grain = std::max<int64_t>(1, kGrainElements / block_elements);
+  for (size_t pass = 0; pass < passes_.size(); ++pass) {
+    at::parallel_for(0, pairs, grain, [&](int64_t begin, int64_t end) {
+      passes_[pass](prepared.words.data(), begin, end, take_scratch(bytes));
+    });
+    if (pass < finishes_.size()) {
+      finishes_[pass](prepared.words.data(), 0, shape.item_count, take_scratch(bytes));
+    }
+  }
+}
+
+}  // namespace lockstep::dynamic::jit

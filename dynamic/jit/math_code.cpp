@@ -1,0 +1,130 @@
+#include "dynamic/jit/math_code.h"
+
+#include <dlfcn.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/Module.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "dynamic/jit/inline_math.h"
+#include "dynamic/jit/loop_plan.h"
+
+namespace lockstep::dynamic::jit {
+namespace {
+
+using llvm::FixedVectorType;
+using llvm::Type;
+using llvm::Value;
+
+constexpr const char* kVectorUnary[] = {"exp", "expm1", "log", "log1p", "log2", "tanh", "erf", "sin", "cos"};
+constexpr const char* kVectorBinary[] = {"pow", "atan2"};
+
+// The name of glibc's vector function: _ZGV, e (512 bits) or d (256), N, lanes, v for each operand.
+std::string vector_name(const char* function, bool is_wide, bool is_double, int arity) {
+  int lanes = (is_wide ? 16 : 8) / (is_double ? 2 : 1);
+  return std::string("_ZGV") + (is_wide ? "eN" : "dN") + std::to_string(lanes) + (arity == 1 ? "v_" : "vv_") +
+         function + (is_double ? "" : "f");
+}
+
+llvm::FunctionCallee declare(CodeContext& code, const std::string& name, Type* type, size_t arity) {
+  auto* signature = llvm::FunctionType::get(type, std::vector<Type*>(arity, type), false);
+  llvm::FunctionCallee callee = code.module.getOrInsertFunction(name, signature);
+  auto* function = llvm::cast<llvm::Function>(callee.getCallee());
+  function->setDoesNotThrow();
+  function->setDoesNotAccessMemory();
+  return callee;
+}
+
+// Calls a function of `width` lanes on all kLanes, part by part.
+Value* call_in_parts(CodeContext& code, const std::string& name, int width, std::initializer_list<Value*> operands) {
+  auto& b = code.builder;
+  auto* whole = llvm::cast<FixedVectorType>((*operands.begin())->getType());
+  Type* part_type = width == 1 ? whole->getElementType() : FixedVectorType::get(whole->getElementType(), width);
+  llvm::FunctionCallee callee = declare(code, name, part_type, operands.size());
+  if (width == kLanes) return b.CreateCall(callee, llvm::ArrayRef<Value*>(operands.begin(), operands.size()));
+  Value* result = llvm::PoisonValue::get(whole);
+  for (int at = 0; at < kLanes; at += width) {
+    llvm::SmallVector<Value*, 2> parts;
+    for (Value* operand : operands) {
+      parts.push_back(width == 1 ? b.CreateExtractElement(operand, at)
+                                 : b.CreateExtractVector(part_type, operand, b.getInt64(at)));
+    }
+    Value* part = b.CreateCall(callee, parts);
+    result = width == 1 ? b.CreateInsertElement(result, part, at)
+                        : b.CreateInsertVector(whole, result, part, b.getInt64(at));
+  }
+  return result;
+}
+
+bool is_double(Value* x) { return x->getType()->getScalarType()->isDoubleTy(); }
+
+Value* call_vector(CodeContext& code, const char* function, std::initializer_list<Value*> operands) {
+  bool wide = code.target.is_wide;
+  bool doubled = is_double(*operands.begin());
+  std::string name = vector_name(function, wide, doubled, static_cast<int>(operands.size()));
+  return call_in_parts(code, name, (wide ? 16 : 8) / (doubled ? 2 : 1), operands);
+}
+
+Value* call_scalar(CodeContext& code, const char* function, std::initializer_list<Value*> operands) {
+  return call_in_parts(code, std::string(function) + (is_double(*operands.begin()) ? "" : "f"), 1, operands);
+}
+
+// exp(-|x|) / (1 + exp(-|x|)) on the left, 1 / (1 + exp(-|x|)) on the right: exact where exp(-x) overflows.
+Value* emit_sigmoid(CodeContext& code, Value* x) {
+  auto& b = code.builder;
+  Value* one = llvm::ConstantFP::get(x->getType(), 1.0);
+  Value* e = emit_math_unary(code, Op::k_exp, b.CreateFNeg(b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x)));
+  Value* is_left = b.CreateFCmpOLT(x, llvm::Constant::getNullValue(x->getType()));
+  return b.CreateFDiv(b.CreateSelect(is_left, e, one), b.CreateFAdd(one, e));
+}
+
+// fmod with the sign of the divisor, as Python's %.
+Value* emit_remainder(CodeContext& code, Value* x, Value* y) {
+  auto& b = code.builder;
+  Value* zero = llvm::Constant::getNullValue(x->getType());
+  Value* rest = emit_math_binary(code, Op::k_fmod, x, y);
+  Value* differ = b.CreateXor(b.CreateFCmpOLT(y, zero), b.CreateFCmpOLT(rest, zero));
+  return b.CreateSelect(b.CreateAnd(b.CreateFCmpUNE(rest, zero), differ), b.CreateFAdd(rest, y), rest);
+}
+
+std::vector<MathSymbol> find_symbols() {
+  std::vector<MathSymbol> symbols;
+  void* library = dlopen("libmvec.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) return symbols;
+  auto add = [&](const char* function, int arity) {
+    for (int variant = 0; variant < 4; ++variant) {
+      std::string name = vector_name(function, variant & 1, variant & 2, arity);
+      if (void* address = dlsym(library, name.c_str())) symbols.push_back({name, address});
+    }
+  };
+  for (const char* function : kVectorUnary) add(function, 1);
+  for (const char* function : kVectorBinary) add(function, 2);
+  symbols.push_back({"fmodf", reinterpret_cast<void*>(static_cast<float (*)(float, float)>(&fmodf))});
+  symbols.push_back({"fmod", reinterpret_cast<void*>(static_cast<double (*)(double, double)>(&fmod))});
+  symbols.push_back({"memcpy", reinterpret_cast<void*>(&memcpy)});
+  symbols.push_back({"memset", reinterpret_cast<void*>(&memset)});
+  return symbols;
+}
+
+}  // namespace
+
+Value* emit_math_unary(CodeContext& code, Op op, Value* x) {
+  if (op == Op::k_sigmoid) return emit_sigmoid(code, x);
+  if (Value* value = try_emit_inline(code, op, x)) return value;
+  return call_vector(code, row_of(op).name, {x});
+}
+
+Value* emit_math_binary(CodeContext& code, Op op, Value* x, Value* y) {
+  if (op == Op::k_fmod) return call_scalar(code, "fmod", {x, y});
+  if (op == Op::k_remainder) return emit_remainder(code, x, y);
+  return call_vector(code, row_of(op).name, {x, y});
+}
+
+const std::vector<MathSymbol>& math_symbols() {
+  static const std::vector<MathSymbol> symbols = find_symbols();
+  return symbols;
+}
+
+}  // namespace lockstep::dynamic::jit
