@@ -44,9 +44,15 @@ class Channel {
   // While set, whoever waits executes, and the consumer's thread leaves the events alone. Changed while empty.
   void set_unattended(bool unattended) { unattended_.store(unattended, std::memory_order_release); }
   bool has_work() const { return !unattended_.load(std::memory_order_acquire) && head_.load(std::memory_order_acquire) > done_.load(std::memory_order_relaxed); }
-  Event& front() { return ring_[done_.load(std::memory_order_relaxed) & (ring_.size() - 1)]; }
-  void finish_front() {
-    const uint64_t done = done_.load(std::memory_order_relaxed) + 1;
+  // The event `ahead` places behind the first that is not done; of those that were asked.
+  Event& front(size_t ahead = 0) { return ring_[(done_.load(std::memory_order_relaxed) + ahead) & (ring_.size() - 1)]; }
+  size_t pending() const { return head_.load(std::memory_order_acquire) - done_.load(std::memory_order_relaxed); }
+  // Whether somebody waits for one of the next `count` events.
+  bool is_awaited(size_t count) const {
+    return awaited_.load(std::memory_order_relaxed) <= done_.load(std::memory_order_relaxed) + count;
+  }
+  void finish_front(size_t count = 1) {
+    const uint64_t done = done_.load(std::memory_order_relaxed) + count;
     done_.store(done, std::memory_order_seq_cst);
     if (awaited_.load(std::memory_order_seq_cst) <= done) {
       {

@@ -44,6 +44,7 @@ struct Function : std::enable_shared_from_this<Function> {
   bool is_auto = false;
   Way forced_way = Way::kBehind; // where it is not auto
   bool is_strict = true;         // PyTorch's own kernels only
+  bool fuses = false;            // chains of pointwise ops become one kernel
   bool waits_for_errors = true;  // errors by value are raised where eager raises them
   std::shared_ptr<CallRecorder> next_recorder;  // records the next call
   static constexpr size_t kKeptDivergences = 64;

@@ -19,6 +19,7 @@ namespace {
 constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
 constexpr std::chrono::microseconds kUntilRest{5000};
 constexpr std::chrono::microseconds kIdle{100000};
+constexpr size_t kMaxPassed = 8;  // events that run before a group that was asked earlier
 
 }  // namespace
 
@@ -44,27 +45,82 @@ std::exception_ptr GraphRunner::take_failure() {
   return std::exchange(failure_, nullptr);
 }
 
-void GraphRunner::run_front() {
-  const dynamic::TimedScope timed(dynamic::skeleton::runner);
-  auto& event = channel_.front();
-  if (!has_failed()) {
-    try {
-      if (const unsigned mode = _mm_getcsr(); (mode & dynamic::kFloatModeBits) != event.float_mode)
-        _mm_setcsr((mode & ~dynamic::kFloatModeBits) | event.float_mode);
-      const at::AutoGradMode grad_mode(event.grad_mode);  // some kernels return a workspace under it
-      dynamic::execute(event);
-    } catch (...) {
-      if (event.capture) {
-        event.capture->error = std::current_exception();
-      } else {
-        failure_ = std::current_exception();
-        failed_where_ = event.node->where;
+// An event was not executed, nor will be those after it.
+void GraphRunner::note_failure(dynamic::Event& event) {
+  if (event.capture) {
+    event.capture->error = std::current_exception();
+    return;
+  }
+  failure_ = std::current_exception();
+  failed_where_ = event.node->where;
+  has_failed_.store(true, std::memory_order_release);
+}
+
+namespace {
+
+void adopt_float_mode(const dynamic::Event& event) {
+  if (const unsigned mode = _mm_getcsr(); (mode & dynamic::kFloatModeBits) != event.float_mode)
+    _mm_setcsr((mode & ~dynamic::kFloatModeBits) | event.float_mode);
+}
+
+}  // namespace
+
+void GraphRunner::run_single(dynamic::Event& event) {
+  if (has_failed()) return;
+  try {
+    adopt_float_mode(event);
+    const at::AutoGradMode grad_mode(event.grad_mode);  // some kernels return a workspace under it
+    dynamic::execute(event);
+  } catch (...) {
+    note_failure(event);
+  }
+}
+
+void GraphRunner::run_group() {
+  dynamic::Event* failed = nullptr;
+  try {
+    adopt_float_mode(*fuser_.first());
+    fuser_.run(failed);
+  } catch (...) {
+    note_failure(*failed);
+    fuser_.clear();
+  }
+}
+
+// Ops join the group as long as they come and nobody waits for one of them; others may run meanwhile, if they have
+// nothing to do with the group. Returns how many events are done.
+size_t GraphRunner::run_fused() {
+  size_t count = 1, passed = 0;
+  while (count < channel_.pending() && !channel_.is_awaited(count)) {
+    auto& event = channel_.front(count);
+    if (!fuser_.try_add(event)) {
+      if (passed == kMaxPassed || event.capture || !fuser_.is_independent(event)) break;
+      run_single(event);
+      ++passed;
+      if (has_failed()) {  // what was asked before it still happens
+        const auto failure = take_failure();
+        run_group();
+        if (!has_failed()) failure_ = failure;
         has_failed_.store(true, std::memory_order_release);
+        return count + 1;
       }
     }
+    ++count;
   }
-  event.clear();  // drops the last references to values that nobody needs any more
-  channel_.finish_front();
+  run_group();
+  return count;
+}
+
+void GraphRunner::run_front() {
+  const dynamic::TimedScope timed(dynamic::skeleton::runner);
+  size_t count = 1;
+  if (auto& event = channel_.front(); !has_failed() && fuser_.try_add(event)) {
+    count = run_fused();
+  } else {
+    run_single(event);
+  }
+  for (size_t i = 0; i < count; ++i) channel_.front(i).clear();  // drops the last references to values nobody needs
+  channel_.finish_front(count);
 }
 
 void GraphRunner::rest() {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "coexec/channel.h"
+#include "dynamic/fusion/fuser.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/event.h"
 
@@ -33,7 +34,8 @@ class GraphRunner {
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
   const std::string& failed_where() const { return failed_where_; }
 
-  // Executes the next event on this thread. One consumer at a time.
+  // Executes the next event on this thread, or some: pointwise ops wait for others that they are fused with. One consumer
+  // at a time.
   void run_front();
 
   // What a thread must be like while it runs kernels: no autograd, no hook, no modes; memory from the pool.
@@ -43,12 +45,17 @@ class GraphRunner {
 
  private:
   void loop();
+  void run_single(dynamic::Event& event);
+  size_t run_fused();
+  void run_group();
+  void note_failure(dynamic::Event& event);
 
   Channel<dynamic::Event> channel_;
   std::thread thread_;
   std::atomic<bool> has_failed_{false};
   std::exception_ptr failure_;
   std::string failed_where_;
+  dynamic::Fuser fuser_;
   std::atomic<int> wanted_threads_{0};
   int applied_threads_ = -1;
   std::atomic<bool> has_team_{false};   // workers of its own, perhaps

@@ -564,6 +564,7 @@ void Session::fill_event(Event& event, const OpInfo& op, at::ArrayRef<c10::IValu
   event.node = node;
   event.signature = signature;
   event.is_strict = function_->is_strict;
+  event.may_be_fused = function_->fuses && !at::globalContext().deterministicAlgorithms();
   event.float_mode = float_mode_;
   event.grad_mode = c10::GradMode::is_enabled();
   for (size_t a = 0; a < args.size(); ++a) {

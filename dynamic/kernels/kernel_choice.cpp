@@ -3,12 +3,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
 #include <unordered_map>
+
+#include "dynamic/jit/disk_cache.h"
 
 namespace lockstep::dynamic {
 
@@ -53,7 +54,7 @@ const std::string& machine() {
 }
 
 std::string choices_file() {
-  const auto folder = cache_folder();
+  const auto folder = jit::DiskCache::default_folder();
   return folder.empty() ? "" : folder + "/" + kFileName;
 }
 
@@ -73,13 +74,6 @@ void read_choices_locked(Choices& known) {
 }
 
 }  // namespace
-
-std::string cache_folder() {
-  if (const char* own = std::getenv("LOCKSTEP_CACHE"); own && *own) return own;
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) return std::string(cache) + "/lockstep";
-  if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/lockstep";
-  return "";
-}
 
 bool KernelChoice::is_still_in(int way) const { return allowed_ >> way & 1 && figures_[way].count < kRounds; }
 
@@ -127,7 +121,7 @@ void remember_choice(const Problem& problem, int way) {
   const auto path = choices_file();
   if (path.empty()) return;
   std::error_code ignored;
-  std::filesystem::create_directories(cache_folder(), ignored);
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   std::string line = machine() + " " + std::to_string(way);
   for (const int64_t word : problem) line += " " + std::to_string(word);
   line += "\n";

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
-#include <string>
 #include <vector>
 
 namespace lockstep::dynamic {
@@ -40,10 +39,8 @@ using Problem = std::vector<int64_t>;
 
 // The choice for a problem; lives for ever.
 KernelChoice& choice_for(const Problem& problem);
-// Writes a settled choice down for later processes.
+// Writes a settled choice down for later processes, in the folder of the compiled kernels.
 void remember_choice(const Problem& problem, int way);
-// Where choices and compiled kernels are kept: LOCKSTEP_CACHE, or the user's cache folder; empty where there is none.
-std::string cache_folder();
 // Forgets what is in memory; what is on disk is read again at the next question. For tests.
 void forget_choices();
 

@@ -110,7 +110,7 @@ struct Callable {
 bool prepare(const py::object& self, Callable& callable, const py::args& args, const py::kwargs& kwargs) {
   auto& core = *callable.core;
   if (Session::active_on_this_thread()) return true;
-  const auto settings = self.attr("_settings")().cast<std::tuple<std::string, bool, std::string, bool>>();
+  const auto settings = self.attr("_settings")().cast<std::tuple<std::string, bool, std::string, bool, bool>>();
   if (std::get<0>(settings) == "never") {
     core.counters.calls++;
     core.counters.reasons[static_cast<int>(graph::Reason::switched_off)]++;
@@ -120,6 +120,7 @@ bool prepare(const py::object& self, Callable& callable, const py::args& args, c
   core.waits_for_errors = std::get<1>(settings);
   core.forced_way = std::get<2>(settings) == "inplace" ? Way::kInPlace : Way::kBehind;
   core.is_strict = std::get<3>(settings);
+  core.fuses = std::get<4>(settings);
   if (core.graph.op_node_count() == 0 && !core.is_busy.load()) self.attr("_name_origins")(args, kwargs);
   return true;
 }
@@ -199,6 +200,7 @@ void bind_function(py::module_& m) {
       })
       .def_readwrite("waits_for_errors", &Function::waits_for_errors)
       .def_readwrite("is_strict", &Function::is_strict)
+      .def_readwrite("fuses", &Function::fuses)
       .def_readwrite("max_nodes", &Function::max_nodes)
       .def_readonly("serial", &Function::serial)
       .def("name_origin", &name_origin)

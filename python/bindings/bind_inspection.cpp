@@ -4,6 +4,7 @@
 #include "coexec/clock.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
+#include "dynamic/fusion/fuser.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
@@ -138,6 +139,17 @@ void bind_inspection(py::module_& m) {
     return py::dict(py::arg("hook") = of(dynamic::skeleton::hook),
                     py::arg("runner") = of(dynamic::skeleton::runner));
   });
+  m.def("fusion_statistics", [] {
+    const auto& s = dynamic::fusion_statistics;
+    const auto cache = dynamic::KernelService::instance().statistics();
+    return py::dict(py::arg("groups") = s.groups.load(), py::arg("fused_events") = s.fused_events.load(),
+                    py::arg("single_events") = s.single_events.load(), py::arg("kernels") = s.kernels.load(),
+                    py::arg("compiled") = cache.compiled_count, py::arg("loaded") = cache.loaded_count,
+                    py::arg("failures") = dynamic::KernelService::instance().failures(), py::arg("compile_ms") = cache.compile_ms,
+                    py::arg("longest_compile_ms") = cache.longest_compile_ms);
+  });
+  m.def("wait_for_kernels", [] { dynamic::KernelService::instance().wait(); },
+        py::call_guard<py::gil_scoped_release>());
   m.def("skip_kernels", [](bool on) { dynamic::skip_kernels.store(on); });
 }
 

@@ -48,14 +48,16 @@ class Function(_C.Callable):
             self._is_coroutine = asyncio.coroutines._is_coroutine
         _all_functions.add(self)
 
-    def _settings(self) -> tuple[str, bool, str, bool]:
-        """What is in force for the next call: (when, waits_for_errors, runner, is_strict)."""
+    def _settings(self) -> tuple[str, bool, str, bool, bool]:
+        """What is in force for the next call: (when, waits_for_errors, runner, is_strict, fuses)."""
         settings = knobs.current(self._options)
+        is_strict = settings["numerics"] == "strict"
         return (
             settings["when"],
             settings["errors"] == "exact",
             settings["runner"],
-            settings["numerics"] == "strict",
+            is_strict,
+            not is_strict and settings["fuse"] != "nothing",
         )
 
     def _name_origins(self, args: tuple, kwargs: dict) -> None:

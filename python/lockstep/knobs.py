@@ -35,6 +35,12 @@ KNOBS: dict[str, Knob] = {
         "bit for bit equal; default: the fastest kernels within float32's accuracy",
         ("strict", "default"),
     ),
+    "fuse": Knob(
+        "pointwise",
+        "what becomes one kernel where numerics is not strict: "
+        "pointwise, chains of elementwise ops; nothing",
+        ("pointwise", "nothing"),
+    ),
     "when": Knob(
         "auto",
         "auto: co-execute where it measures faster than eager; always: force it; "

@@ -49,6 +49,7 @@ class session:
         if self._runs:
             self.core.waits_for_errors = settings["errors"] == "exact"
             self.core.is_strict = settings["numerics"] == "strict"
+            self.core.fuses = not self.core.is_strict and settings["fuse"] != "nothing"
             self.core.set_runner(settings["runner"])
             self._thread = threading.get_ident()
             self.core.begin()

@@ -5,6 +5,7 @@ import copy
 import lockstep
 import pytest
 import torch
+from lockstep import _C
 from torch import nn
 from torch.nn import functional as F
 
@@ -74,6 +75,83 @@ def test_training_stays_with_eager():
     assert own == pytest.approx(eager, rel=1e-3)
     strict, _, _ = train(exact, lambda fn: lockstep.function(fn, when="always", numerics="strict"), 24)
     assert strict == eager, "strict takes PyTorch's own kernels, whatever other functions do"
+
+
+def count_groups(step, calls):
+    """Groups that ran as kernels, and the result of the last call; kernels are there from the third call on."""
+    for _ in range(3):
+        step()
+        _C.wait_for_kernels()
+    before = _C.fusion_statistics()["groups"]
+    for _ in range(calls):
+        result = step()
+    return _C.fusion_statistics()["groups"] - before, result
+
+
+def test_chains_of_elementwise_ops_are_fused():
+    x, y = torch.randn(300, 200), torch.randn(200)
+    x.add_(0.5)
+
+    def chain():
+        z = x * y + 1.5
+        z = torch.where(z > 0, z, z * 0.1)
+        return (z - x).sigmoid_().mul_(2.0)
+
+    groups, own = count_groups(default(chain), 10)
+    assert groups >= 10
+    torch.testing.assert_close(own, chain(), rtol=1e-6, atol=1e-6)
+    unfused = lockstep.function(chain, when="always", numerics="default", fuse="nothing")
+    groups, other = count_groups(unfused, 10)
+    assert groups == 0
+    assert torch.equal(other, chain())
+
+
+def test_what_is_read_on_the_way_is_there():
+    x = torch.randn(50, 60)
+
+    @default
+    def step():
+        y = x * 2
+        z = y + 1
+        total = float(z.sum())  # while others may wait for more to join them
+        w = (y - z).abs()
+        return y, w, total
+
+    for _ in range(8):
+        y, w, total = step()
+        _C.wait_for_kernels()
+        assert torch.equal(y, x * 2)
+        assert torch.equal(w, (x * 2 - (x * 2 + 1)).abs())
+        assert total == float((x * 2 + 1).sum())
+
+
+def test_optimizers_agree_with_eager():
+    for make in (
+        lambda p: torch.optim.AdamW(p, 1e-2),
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=1e-3, nesterov=True),
+        lambda p: torch.optim.RMSprop(p, 1e-3, momentum=0.5),
+        lambda p: torch.optim.Adagrad(p, 1e-2),
+    ):
+        start = [torch.randn(30, 20), torch.randn(20), torch.randn(())]
+        gradients = [[torch.randn_like(t) for t in start] for _ in range(8)]
+
+        def train(decorate):
+            parameters = [torch.nn.Parameter(t.clone()) for t in start]
+            optimizer = make(parameters)
+
+            @decorate
+            def step(gradients):
+                for p, g in zip(parameters, gradients, strict=True):
+                    p.grad = g.clone()
+                optimizer.step()
+
+            for g in gradients:
+                step(g)
+                _C.wait_for_kernels()
+            return parameters
+
+        for own, eager in zip(train(default), train(lambda fn: fn), strict=True):
+            torch.testing.assert_close(own, eager, rtol=1e-5, atol=1e-6)
 
 
 def test_deterministic_algorithms_keep_eagers_kernels():

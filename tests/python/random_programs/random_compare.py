@@ -79,7 +79,7 @@ class Walk:
 
 
 def bits(tensor):
-    """The values as (bytes, text): the bytes decide, the text is for the reader."""
+    """The values as (bytes, text, type): the bytes decide, the text is for the reader."""
     with torch.no_grad():
         copy = (
             tensor.detach()
@@ -88,7 +88,8 @@ def bits(tensor):
             .clone(memory_format=torch.contiguous_format)
         )
         text = "" if copy.numel() > 64 else str(copy.tolist())
-        return copy.reshape(-1).view(torch.uint8).numpy().tobytes(), text
+        data = copy.reshape(-1).view(torch.uint8).numpy().tobytes()
+        return data, text, str(tensor.dtype).removeprefix("torch.")
 
 
 def rng_states():
@@ -109,14 +110,33 @@ def snapshot(values):
     return walk.found
 
 
-def first_difference(eager, other):
+def are_near(left, right, tolerance):
+    """Whether two entries hold floating numbers that agree, relative to the largest of them."""
+    if not isinstance(left, tuple) or not isinstance(right, tuple) or len(left) != 3:
+        return False
+    if isinstance(left[0], bytes):
+        if left[2] != right[2] or left[2] not in ("float32", "float64", "complex64", "complex128"):
+            return False
+        a, b = (np.frombuffer(side[0], dtype=side[2]) for side in (left, right))
+    elif left[0] == right[0] == "float":
+        a, b = (np.frombuffer(side[1], dtype="float64") for side in (left, right))
+    else:
+        return False
+    if a.shape != b.shape:
+        return False
+    finite = np.abs(a[np.isfinite(a)])
+    scale = max(1.0, float(finite.max(initial=0)))
+    return np.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def first_difference(eager, other, tolerance=None):
     """None, or a sentence that names the first path that differs and shows both sides."""
     for (path, left), (other_path, right) in zip(eager, other, strict=False):
         if any(part in path for part in IGNORED):
             continue
         if path != other_path:
             return f"path differs: eager has {path}, lockstep has {other_path}"
-        if left != right:
+        if left != right and not (tolerance and are_near(left, right, tolerance)):
             return f"{path} differs:\n  eager    {show(left)}\n  lockstep {show(right)}"
     if len(eager) != len(other):
         return f"eager has {len(eager)} values, lockstep has {len(other)}"

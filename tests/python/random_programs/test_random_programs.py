@@ -1,4 +1,5 @@
-"""300 random programs, eager against lockstep in strict mode, bit for bit after each call.
+"""300 random programs, eager against lockstep in strict mode, bit for bit after each call; 100 of
+them in default mode, within tolerance, with all kernels compiled that a call asked for.
 
 The programs run in forked children, so that a crash is a failure with a seed. See README.md for
 how to reproduce and reduce one.
@@ -17,7 +18,7 @@ from random_runner import check_seeds, run_eager  # noqa: E402
 from random_shrink import deletions, simplification, unwrapping  # noqa: E402
 
 CHUNK = 20
-COUNT = 300
+COUNT, FUSED_COUNT = 300, 100
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, CHUNK))
@@ -28,6 +29,16 @@ def test_programs(first):
             failures.append(f"seed {seed}: {failure['text']}")
     assert not failures, "\n".join(failures)
     assert stats["graph_ops"] > 0.3 * stats["ops"], f"hardly anything ran in the graph: {stats}"
+
+
+@pytest.mark.parametrize("first", range(0, FUSED_COUNT, CHUNK))
+def test_programs_with_other_kernels(first, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
+    options, failures = {"numerics": "default"}, []
+    for seed, failure in check_seeds(range(first, first + CHUNK), options, timeout=30.0):
+        if failure:
+            failures.append(f"seed {seed}: {failure['text']}")
+    assert not failures, "\n".join(failures)
 
 
 def test_a_program_is_a_function_of_its_seed():

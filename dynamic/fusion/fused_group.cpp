@@ -1,0 +1,231 @@
+#include "dynamic/fusion/fused_group.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <numeric>
+
+#include "dynamic/shape_memo.h"
+
+namespace lockstep::dynamic {
+
+namespace {
+
+using graph::Layout;
+
+std::atomic<uint64_t> next_id{1};
+
+// No two elements in one place: sorted by stride, each dim steps over the smaller ones.
+bool is_without_overlap(const Layout& layout) {
+  c10::SmallVector<int, 8> order;
+  for (size_t dim = 0; dim < layout.sizes.size(); ++dim)
+    if (layout.sizes[dim] != 1) order.push_back(static_cast<int>(dim));
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return layout.strides[a] < layout.strides[b]; });
+  int64_t extent = 1;
+  for (const int dim : order) {
+    if (layout.strides[dim] < extent) return false;
+    extent = layout.strides[dim] * (layout.sizes[dim] - 1) + extent;
+  }
+  return true;
+}
+
+bool broadcasts_to(const Layout& from, const Layout& to) {
+  if (from.sizes.size() > to.sizes.size()) return false;
+  const size_t skipped = to.sizes.size() - from.sizes.size();
+  for (size_t dim = 0; dim < from.sizes.size(); ++dim)
+    if (from.sizes[dim] != 1 && from.sizes[dim] != to.sizes[dim + skipped]) return false;
+  return true;
+}
+
+// The op computes in the type of its result; a wider operand would make it compute in that one.
+bool computes_in_result_type(const Layout& input, const Layout& target) {
+  if (input.dtype == target.dtype || target.dtype == c10::ScalarType::Bool) return true;
+  const bool is_scalar = input.wrapped_number || input.sizes.empty();
+  if (c10::isFloatingType(target.dtype))
+    return is_scalar || !c10::isFloatingType(input.dtype) || c10::elementSize(input.dtype) < c10::elementSize(target.dtype);
+  return is_scalar && !c10::isFloatingType(input.dtype) && target.dtype != c10::ScalarType::Bool;
+}
+
+bool is_plain(const Layout& layout) { return jit_type(layout.dtype) && !layout.conj && !layout.neg; }
+
+constexpr size_t kMaxRank = 8;
+
+FusionFacts find_facts(const Event& event) {
+  const auto& signature = *event.signature;
+  FusionFacts facts;
+  facts.id = next_id.fetch_add(1, std::memory_order_relaxed);
+  if (signature.aliases_input || signature.resizes || signature.special || signature.warns ||
+      !signature.list_sizes.empty() || signature.outputs.size() > 1)
+    return facts;
+  const auto& op = *event.node->op;
+  const auto* row = find_op_row(op);
+  if (!row) return facts;
+  int operand = 0;
+  for (const auto& slot : op.args) {
+    if (slot.kind == graph::ArgKind::kTensorList || slot.kind == graph::ArgKind::kOptionalTensorList) return facts;
+    if (slot.kind != graph::ArgKind::kTensor) continue;
+    if (slot.is_written) facts.written = operand;
+    ++operand;
+  }
+  if ((facts.written >= 0) == !signature.outputs.empty()) return facts;
+  facts.target = facts.written >= 0 ? &signature.inputs[facts.written] : &signature.outputs[0];
+  const bool copies = op.base == "aten::copy_" || op.base == "aten::_to_copy";
+  if (!is_plain(*facts.target) || facts.target->sizes.size() > kMaxRank || facts.target->numel() == 0 ||
+      !is_without_overlap(*facts.target))
+    return facts;
+  for (const auto& input : signature.inputs) {
+    if (!input.is_defined()) continue;
+    if (!is_plain(input) || !broadcasts_to(input, *facts.target)) return facts;
+    if (!copies && !computes_in_result_type(input, *facts.target)) return facts;
+  }
+  if (row->accepts && !row->accepts(event)) return facts;
+  facts.row = row;
+  return facts;
+}
+
+// A tensor that travels as it is, and is more than a number.
+bool has_loose_tensor(const Event& event) {
+  return std::any_of(event.operands.begin(), event.operands.end(), [](const Operand& operand) {
+    return operand.direct.defined() && operand.direct.dim() > 0;
+  });
+}
+
+}  // namespace
+
+const FusionFacts& FusedGroup::facts_of(const Event& event) {
+  const auto [place, is_new] = known_.try_emplace(event.signature);
+  if (is_new) place->second = find_facts(event);
+  return place->second;
+}
+
+// A storage that one of them writes is met in one layout only.
+bool FusedGroup::overlaps_another_layout(const Event& event, const FusionFacts& facts) const {
+  const auto& inputs = event.signature->inputs;
+  for (size_t i = 0; i < event.operands.size(); ++i) {
+    const auto* storage = event.operands[i].storage.get();
+    if (!storage) continue;
+    const bool is_written = static_cast<int>(i) == facts.written;
+    for (const auto& buffer : buffers_)
+      if (buffer.storage == storage && (is_written || buffer.is_written || buffer.is_produced()) &&
+          (buffer.offset != event.operands[i].offset || !buffer.layout->same_geometry(inputs[i]) ||
+           buffer.layout->dtype != inputs[i].dtype))
+        return true;
+    if (!is_written) continue;
+    for (size_t j = 0; j < event.operands.size(); ++j)
+      if (event.operands[j].storage.get() == storage &&
+          (event.operands[j].offset != event.operands[i].offset || !inputs[j].same_geometry(inputs[i]) ||
+           inputs[j].dtype != inputs[i].dtype))
+        return true;
+  }
+  return false;
+}
+
+// The next round of a loop (over parameters, mostly), which has nothing to do with the one before it.
+bool FusedGroup::begins_another_round(const Event& event) const {
+  for (const auto& operand : event.operands)
+    for (const auto& buffer : buffers_)
+      if (operand.storage && buffer.storage == operand.storage.get()) return false;
+  return std::any_of(events_.begin(), events_.end(), [&](const Event* other) { return other->node == event.node; });
+}
+
+int FusedGroup::find_or_add_buffer(c10::StorageImpl* storage, int64_t offset, const Layout& layout, int event,
+                                   int operand) {
+  for (size_t b = 0; b < buffers_.size(); ++b)
+    if (buffers_[b].storage == storage && buffers_[b].offset == offset && buffers_[b].layout->dtype == layout.dtype &&
+        buffers_[b].layout->same_geometry(layout))
+      return static_cast<int>(b);
+  buffers_.push_back({storage, offset, &layout, event, operand, false, 0});
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+bool FusedGroup::try_add(Event& event) {
+  if (events_.empty()) {
+    if (const uint64_t epoch = ShapeMemo::instance().epoch(); epoch != epoch_) {
+      known_.clear();
+      epoch_ = epoch;
+    }
+  }
+  if (event.capture || !event.may_be_fused || !event.signature) return false;
+  const auto& facts = facts_of(event);
+  if (!facts.row) return false;
+  if (!events_.empty()) {
+    if (events_.size() >= kMaxEvents || buffers_.size() + event.operands.size() + 1 > kMaxBuffers) return false;
+    if (event.float_mode != events_[0]->float_mode || facts.target->sizes != facts_[0]->target->sizes ||
+        begins_another_round(event))
+      return false;
+  }
+  if (has_loose_tensor(event) || overlaps_another_layout(event, facts)) return false;
+  const int index = static_cast<int>(events_.size());
+  events_.push_back(&event);
+  facts_.push_back(&facts);
+  first_wire_.push_back(static_cast<int>(wiring_.size()));
+  for (size_t i = 0; i < event.operands.size(); ++i) {
+    int buffer = -1;
+    if (auto* storage = event.operands[i].storage.get()) {
+      buffer = find_or_add_buffer(storage, event.operands[i].offset, event.signature->inputs[i], index,
+                                  static_cast<int>(i));
+      buffers_[buffer].held++;
+      buffers_[buffer].is_written |= static_cast<int>(i) == facts.written;
+    }
+    wiring_.push_back(buffer);
+  }
+  int result = -1;
+  if (facts.written < 0) {
+    result = static_cast<int>(buffers_.size());
+    buffers_.push_back({event.outputs[0].get(), facts.target->offset, facts.target, index, -1, true, 1});
+  }
+  results_.push_back(result);
+  return true;
+}
+
+bool FusedGroup::is_independent(const Event& event) const {
+  for (size_t i = 0; i < event.operands.size(); ++i)
+    for (const auto& buffer : buffers_)
+      if (buffer.storage == event.operands[i].storage.get() && buffer.is_written) return false;
+  if (!event.node->op->writes) return true;
+  int operand = 0;
+  for (size_t a = 0; a < event.node->op->args.size(); ++a) {
+    const auto& slot = event.node->op->args[a];
+    if (slot.kind == graph::ArgKind::kTensorList || slot.kind == graph::ArgKind::kOptionalTensorList) return false;
+    if (slot.kind != graph::ArgKind::kTensor) continue;
+    if (slot.is_written)
+      for (const auto& buffer : buffers_)
+        if (buffer.storage == event.operands[operand].storage.get()) return false;
+    ++operand;
+  }
+  return true;
+}
+
+// A result that only the group's own events hold is wanted by nobody: the user's half is gone, and whoever asked for it
+// later would have had to hold it.
+GroupKey FusedGroup::key() {
+  GroupKey key;
+  key.reserve(events_.size() * 5 + 4);
+  for (size_t e = 0; e < events_.size(); ++e) {
+    key.push_back(facts_[e]->id);
+    const size_t end = e + 1 < events_.size() ? first_wire_[e + 1] : wiring_.size();
+    for (size_t wire = first_wire_[e]; wire < end; ++wire) key.push_back(static_cast<uint64_t>(wiring_[wire] + 1));
+    for (const int argument : facts_[e]->row->statics)
+      key.push_back(std::bit_cast<uint64_t>(events_[e]->args[argument].toScalar().toDouble()));
+    for (const int argument : facts_[e]->row->scalars) key.push_back(events_[e]->args[argument].isNone());
+  }
+  wanted_.assign(buffers_.size(), false);
+  for (size_t b = 0; b < buffers_.size(); ++b) {
+    const auto& buffer = buffers_[b];
+    wanted_[b] = buffer.is_produced() ? c10::raw::intrusive_ptr::use_count(buffer.storage) > buffer.held
+                                      : buffer.is_written;
+    if (buffer.is_produced()) key.push_back(wanted_[b]);
+  }
+  return key;
+}
+
+void FusedGroup::clear() {
+  events_.clear();
+  facts_.clear();
+  buffers_.clear();
+  first_wire_.clear();
+  wiring_.clear();
+  results_.clear();
+}
+
+}  // namespace lockstep::dynamic

@@ -1,0 +1,73 @@
+// A group of pointwise ops that is to run as one kernel, collected event by event in the order of asking. Who may join
+// is decided on the events themselves: which storages they share, and who still holds what they make.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "dynamic/fusion/op_body.h"
+#include "dynamic/vm/event.h"
+
+namespace lockstep::dynamic {
+
+// What the signature of an op says about fusing it; made once for each signature.
+struct FusionFacts {
+  const OpRow* row = nullptr;             // null: cannot be fused
+  const graph::Layout* target = nullptr;  // what it makes or writes: the space that it iterates over
+  int written = -1;                       // the operand that it writes, or -1
+  uint64_t id = 0;                        // unique in the process
+};
+
+// Part of a storage that the group reads or writes, always in one layout where it is written.
+struct BufferUse {
+  c10::StorageImpl* storage = nullptr;
+  int64_t offset = 0;                     // elements
+  const graph::Layout* layout = nullptr;
+  int event = 0, operand = -1;            // where it was met first; operand -1: made by that event
+  bool is_written = false;
+  uint32_t held = 0;                      // references of the group's events
+
+  bool is_produced() const { return operand < 0; }
+};
+
+using GroupKey = std::vector<uint64_t>;
+
+class FusedGroup {
+ public:
+  static constexpr size_t kMaxEvents = 32, kMaxBuffers = 48;
+
+  // Whether the event joins. Its address stays until the group is cleared.
+  bool try_add(Event& event);
+  // Whether an event that does not join may run before the group: neither touches what the other writes.
+  bool is_independent(const Event& event) const;
+  bool is_empty() const { return events_.empty(); }
+  const std::vector<Event*>& events() const { return events_; }
+  const std::vector<BufferUse>& buffers() const { return buffers_; }
+  // Buffer of an operand, -1 for a number or nothing; buffer of the result, -1 where an operand is written.
+  int buffer_of(int event, int operand) const { return wiring_[first_wire_[event] + operand]; }
+  int result_of(int event) const { return results_[event]; }
+  const FusionFacts& facts(int event) const { return *facts_[event]; }
+
+  // What kernel this is: ops, layouts, wiring, static scalars, and which results somebody still wants.
+  GroupKey key();
+  bool is_wanted(int buffer) const { return wanted_[buffer]; }  // after key()
+  void clear();
+
+ private:
+  const FusionFacts& facts_of(const Event& event);
+  int find_or_add_buffer(c10::StorageImpl* storage, int64_t offset, const graph::Layout& layout, int event, int operand);
+  bool overlaps_another_layout(const Event& event, const FusionFacts& facts) const;
+  bool begins_another_round(const Event& event) const;
+
+  std::unordered_map<const graph::Signature*, FusionFacts> known_;
+  uint64_t epoch_ = 0;
+  std::vector<Event*> events_;
+  std::vector<const FusionFacts*> facts_;
+  std::vector<BufferUse> buffers_;
+  std::vector<int> first_wire_, wiring_, results_;
+  std::vector<bool> wanted_;
+};
+
+}  // namespace lockstep::dynamic

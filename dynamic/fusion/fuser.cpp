@@ -1,0 +1,89 @@
+#include "dynamic/fusion/fuser.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include "dynamic/vm/executor.h"
+#include "dynamic/vm/skeleton_clock.h"
+
+namespace lockstep::dynamic {
+
+namespace {
+
+constexpr size_t kMaxPlans = 1 << 14;
+
+jit::ScalarValue scalar_value(const Event& event, const ScalarUse& use) {
+  const auto& argument = use.argument >= 0 ? event.args[use.argument] : c10::IValue();
+  const c10::Scalar scalar = use.argument >= 0 ? argument.toScalar() : event.operands[use.operand].direct.item();
+  jit::ScalarValue value{};
+  if (!jit::is_floating(use.type)) {
+    value.whole = scalar.to<int64_t>();
+  } else if (use.type == jit::DType::kFloat32) {
+    value.real = scalar.to<float>();
+  } else {
+    value.real = scalar.to<double>();
+  }
+  return value;
+}
+
+}  // namespace
+
+FusionStatistics fusion_statistics;
+
+size_t Fuser::KeyHash::operator()(const GroupKey& key) const {
+  uint64_t hash = key.size();
+  for (const uint64_t word : key) hash = (hash ^ word) * 0x9e3779b97f4a7c15ull, hash ^= hash >> 32;
+  return hash;
+}
+
+Fuser::Plan& Fuser::find_plan() {
+  if (plans_.size() > kMaxPlans) plans_.clear();
+  auto [place, is_new] = plans_.try_emplace(group_.key());
+  if (is_new) {
+    place->second.group = create_spec(group_);
+    if (!place->second.group.buffers.empty()) place->second.slot = KernelService::instance().request(place->second.group.spec);
+    fusion_statistics.kernels.fetch_add(1, std::memory_order_relaxed);
+  }
+  return place->second;
+}
+
+void Fuser::run_fused(Plan& plan, const jit::Kernel& kernel) {
+  const auto& group = plan.group;
+  if (!plan.prepared) plan.prepared = kernel.prepare_calls({{}, group.call_sizes(), group.call_strides(), {}});
+  c10::SmallVector<void*, 16> buffers;
+  c10::SmallVector<jit::ScalarValue, 16> scalars;
+  for (size_t b = 0; b < group.buffers.size(); ++b) {
+    const auto& use = group_.buffers()[group.buffers[b]];
+    auto* storage = use.storage;
+    if (use.is_produced() && !storage->data())
+      storage->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(storage->nbytes()));
+    buffers.push_back(static_cast<char*>(const_cast<void*>(storage->data())) +
+                      use.offset * jit::bytes_of(group.spec.buffers[b].type));
+  }
+  for (const auto& use : group.scalars) scalars.push_back(scalar_value(*group_.events()[use.event], use));
+  kernel.run(*plan.prepared, buffers, scalars);
+}
+
+void Fuser::run(Event*& failed) {
+  const auto& events = group_.events();
+  auto& plan = find_plan();
+  const jit::Kernel* kernel = plan.slot ? plan.slot->find() : nullptr;
+  failed = events[0];
+  if (kernel || plan.group.buffers.empty()) {
+    const ExcludedScope timed;
+    if (kernel) run_fused(plan, *kernel);
+    const double share = static_cast<double>(timed.elapsed()) / static_cast<double>(events.size());
+    for (auto* event : events) event->node->counts.kernel_ticks += share;
+    fusion_statistics.groups.fetch_add(1, std::memory_order_relaxed);
+    fusion_statistics.fused_events.fetch_add(events.size(), std::memory_order_relaxed);
+  } else {
+    for (auto* event : events) {
+      failed = event;
+      execute(*event);
+    }
+    fusion_statistics.single_events.fetch_add(events.size(), std::memory_order_relaxed);
+  }
+  failed = nullptr;
+  group_.clear();
+}
+
+}  // namespace lockstep::dynamic

@@ -1,0 +1,50 @@
+// Runs groups of events as fused kernels. The kernel of a group is found by what the group is; until it is compiled, and
+// where there is none, the events run one by one.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <unordered_map>
+
+#include "dynamic/fusion/fused_group.h"
+#include "dynamic/fusion/group_spec.h"
+#include "dynamic/fusion/kernel_service.h"
+
+namespace lockstep::dynamic {
+
+struct FusionStatistics {
+  std::atomic<uint64_t> groups{0};       // ran as one kernel
+  std::atomic<uint64_t> fused_events{0}; // in them
+  std::atomic<uint64_t> single_events{0};  // could have been fused, and ran one by one
+  std::atomic<uint64_t> kernels{0};      // asked for
+};
+extern FusionStatistics fusion_statistics;
+
+class Fuser {
+ public:
+  // Whether the event joins the group that waits.
+  bool try_add(Event& event) { return group_.try_add(event); }
+  bool is_independent(const Event& event) const { return group_.is_independent(event); }
+  const Event* first() const { return group_.events().front(); }
+  void clear() { group_.clear(); }
+  // Runs the group. Throws what a kernel throws; `failed` is the event that did, later ones were not executed.
+  void run(Event*& failed);
+
+ private:
+  struct Plan {
+    GroupSpec group;
+    std::shared_ptr<KernelSlot> slot;
+    std::shared_ptr<const jit::Kernel::Prepared> prepared;  // as soon as there is a kernel
+  };
+  struct KeyHash {
+    size_t operator()(const GroupKey& key) const;
+  };
+  Plan& find_plan();
+  void run_fused(Plan& plan, const jit::Kernel& kernel);
+
+  FusedGroup group_;
+  std::unordered_map<GroupKey, Plan, KeyHash> plans_;
+};
+
+}  // namespace lockstep::dynamic

@@ -1,0 +1,61 @@
+// Compiles kernels beside the run: a group asks for its kernel, runs op by op until it is there, and never waits.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dynamic/jit/compiler.h"
+
+namespace lockstep::dynamic {
+
+// The place where a kernel will be. Written once.
+class KernelSlot {
+ public:
+  const jit::Kernel* find() const { return kernel_.load(std::memory_order_acquire); }
+  void set(std::shared_ptr<const jit::Kernel> kernel) {
+    kept_ = std::move(kernel);
+    kernel_.store(kept_.get(), std::memory_order_release);
+  }
+
+ private:
+  std::atomic<const jit::Kernel*> kernel_{nullptr};
+  std::shared_ptr<const jit::Kernel> kept_;
+};
+
+class KernelService {
+ public:
+  static KernelService& instance();
+
+  // At once where this process or the cache on disk has the kernel already, else some time later; never, where it cannot be compiled.
+  std::shared_ptr<KernelSlot> request(const jit::KernelSpec& spec);
+  // Until everything that was requested is there. For tests and measurements.
+  void wait();
+  jit::CacheStatistics statistics() const { return cache_.statistics(); }
+  std::vector<std::string> failures();  // why kernels could not be compiled, the first ones
+
+ private:
+  struct Job {
+    jit::KernelSpec spec;
+    std::shared_ptr<KernelSlot> slot;
+  };
+  KernelService();
+  void start_thread_locked();
+  void loop();
+
+  jit::KernelCache cache_;
+  std::mutex mutex_;
+  std::condition_variable work_, idle_;
+  std::deque<Job> jobs_;
+  static constexpr size_t kKeptFailures = 64;
+  std::vector<std::string> failures_;
+  bool is_busy_ = false;
+  int process_ = 0;  // whose thread it is: a forked child has none
+};
+
+}  // namespace lockstep::dynamic

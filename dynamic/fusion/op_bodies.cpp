@@ -1,0 +1,270 @@
+// The bodies of ops, each as PyTorch's kernels compute it (aten/src/ATen/native/cpu/BinaryOpsKernel.cpp, Activation.cpp,
+// LerpKernel.cpp, PointwiseOpsKernel.cpp).
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "dynamic/fusion/op_body.h"
+
+namespace lockstep::dynamic {
+
+namespace {
+
+using jit::Op;
+using Value = OpBody::Value;
+
+// ---- shapes that many ops share
+
+template <Op op>
+void unary(OpBody& b) {
+  b.finish(b.unary(op, b.in(0)));
+}
+template <Op op>
+void binary(OpBody& b) {
+  b.finish(b.binary(op, b.in(0), b.in(1)));
+}
+template <Op op>
+void binary_scalar(OpBody& b) {
+  b.finish(b.binary(op, b.in(0), b.scalar(1)));
+}
+
+bool computes_in_floats(const Event& event) {
+  const auto& signature = *event.signature;
+  return c10::isFloatingType(signature.outputs.empty() ? signature.inputs[0].dtype : signature.outputs[0].dtype);
+}
+// Comparisons and truth values: operands of one type.
+bool has_one_type(const Event& event) {
+  const auto& inputs = event.signature->inputs;
+  for (const auto& input : inputs)
+    if (input.dtype != inputs[0].dtype && !input.wrapped_number) return false;
+  return true;
+}
+// A comparison with a scalar computes in another type where the tensor holds integers and the scalar a fraction.
+bool is_floating_first(const Event& event) { return c10::isFloatingType(event.signature->inputs[0].dtype); }
+bool is_truth(const Event& event) { return event.signature->inputs[0].dtype == c10::ScalarType::Bool && has_one_type(event); }
+bool is_number(const Event& event) {
+  const auto& signature = *event.signature;
+  return (signature.outputs.empty() ? signature.inputs[0].dtype : signature.outputs[0].dtype) != c10::ScalarType::Bool;
+}
+
+// ---- arithmetic
+
+void add(OpBody& b) { b.finish(b.multiply_add(b.in(1), b.scalar(2), b.in(0))); }
+void add_scalar(OpBody& b) { b.finish(b.multiply_add(b.scalar(1), b.scalar(2), b.in(0))); }
+void sub(OpBody& b) { b.finish(b.multiply_add(b.in(1), b.unary(Op::k_neg, b.scalar(2)), b.in(0))); }
+void sub_scalar(OpBody& b) { b.finish(b.multiply_add(b.scalar(1), b.unary(Op::k_neg, b.scalar(2)), b.in(0))); }
+void rsub(OpBody& b) { b.finish(b.multiply_add(b.in(0), b.unary(Op::k_neg, b.scalar(2)), b.in(1))); }
+void rsub_scalar(OpBody& b) { b.finish(b.multiply_add(b.in(0), b.unary(Op::k_neg, b.scalar(2)), b.scalar(1))); }
+
+// LerpKernel.cpp: from the end that is nearer.
+void lerp_scalar(OpBody& b) {
+  const double weight = b.argument(2).toScalar().toDouble();
+  const Value start = b.in(0), end = b.in(1), difference = b.sub(end, start);
+  b.finish(std::abs(weight) < 0.5 ? b.multiply_add(b.scalar(2), difference, start)
+                                  : b.multiply_add(b.sub(b.scalar(2), b.number(1)), difference, end));
+}
+void addcmul(OpBody& b) { b.finish(b.add(b.in(0), b.mul(b.mul(b.scalar(3), b.in(1)), b.in(2)))); }
+void addcdiv(OpBody& b) { b.finish(b.add(b.in(0), b.div(b.mul(b.scalar(3), b.in(1)), b.in(2)))); }
+
+void pow_scalar(OpBody& b) {
+  const double exponent = b.argument(1).toScalar().toDouble();
+  const Value x = b.in(0);
+  if (exponent == 2) return b.finish(b.mul(x, x));
+  if (exponent == 3) return b.finish(b.mul(b.mul(x, x), x));
+  if (exponent == 0.5) return b.finish(b.unary(Op::k_sqrt, x));
+  if (exponent == -0.5) return b.finish(b.unary(Op::k_rsqrt, x));
+  if (exponent == -1) return b.finish(b.unary(Op::k_reciprocal, x));
+  if (exponent == -2) return b.finish(b.unary(Op::k_reciprocal, b.mul(x, x)));
+  b.finish(b.binary(Op::k_pow, x, b.number(exponent)));
+}
+
+// ---- activations and their gradients
+
+void leaky_relu(OpBody& b) {
+  const Value x = b.in(0);
+  b.finish(b.where(b.binary(Op::k_gt, x, b.number(0)), x, b.mul(x, b.scalar(1))));
+}
+void leaky_relu_backward(OpBody& b) {
+  const Value gradient = b.in(0);
+  b.finish(b.where(b.binary(Op::k_gt, b.in(1), b.number(0)), gradient, b.mul(gradient, b.scalar(2))));
+}
+void threshold_backward(OpBody& b) {
+  b.finish(b.where(b.binary(Op::k_le, b.in(1), b.scalar(2)), b.number(0), b.in(0)));
+}
+void sigmoid_backward(OpBody& b) {
+  const Value y = b.in(1);
+  b.finish(b.mul(b.mul(b.in(0), b.sub(b.number(1), y)), y));
+}
+void tanh_backward(OpBody& b) {
+  const Value y = b.in(1);
+  b.finish(b.mul(b.in(0), b.sub(b.number(1), b.mul(y, y))));
+}
+void silu(OpBody& b) {
+  const Value x = b.in(0);
+  b.finish(b.div(x, b.add(b.number(1), b.unary(Op::k_exp, b.unary(Op::k_neg, x)))));
+}
+void silu_backward(OpBody& b) {
+  const Value x = b.in(1), one = b.number(1), s = b.unary(Op::k_sigmoid, x);
+  b.finish(b.mul(b.mul(b.in(0), s), b.add(one, b.mul(x, b.sub(one, s)))));
+}
+
+constexpr double kSqrt2OverPi = M_2_SQRTPI * M_SQRT1_2, kGeluCubic = 0.044715;
+
+bool is_tanh(const OpBody& b, int position) { return b.argument(position).toStringView() == "tanh"; }
+
+void gelu(OpBody& b) {
+  const Value x = b.in(0), half = b.number(0.5), one = b.number(1);
+  if (is_tanh(b, 1)) {
+    const Value cube = b.mul(b.mul(x, x), x);
+    const Value inner = b.mul(b.number(kSqrt2OverPi), b.add(x, b.mul(b.number(kGeluCubic), cube)));
+    return b.finish(b.mul(b.mul(half, x), b.add(one, b.unary(Op::k_tanh, inner))));
+  }
+  b.finish(b.mul(b.mul(x, half), b.add(one, b.unary(Op::k_erf, b.mul(x, b.number(M_SQRT1_2))))));
+}
+
+void gelu_backward(OpBody& b) {
+  const Value gradient = b.in(0), x = b.in(1), half = b.number(0.5), one = b.number(1);
+  if (is_tanh(b, 2)) {
+    const Value square = b.mul(x, x), factor = b.number(kSqrt2OverPi), cubic = b.number(kGeluCubic);
+    const Value inner = b.mul(factor, b.add(x, b.mul(cubic, b.mul(square, x))));
+    const Value t = b.unary(Op::k_tanh, inner);
+    const Value left = b.mul(half, b.add(one, t));
+    const Value slope = b.mul(factor, b.add(one, b.mul(b.number(3 * kGeluCubic), square)));
+    const Value right = b.mul(b.mul(b.mul(half, x), b.sub(one, b.mul(t, t))), slope);
+    return b.finish(b.mul(gradient, b.add(left, right)));
+  }
+  const Value cdf = b.mul(half, b.add(one, b.unary(Op::k_erf, b.mul(x, b.number(M_SQRT1_2)))));
+  const Value density = b.mul(b.number(M_2_SQRTPI * M_SQRT1_2 * 0.5),
+                              b.unary(Op::k_exp, b.mul(b.mul(x, x), b.number(-0.5))));
+  b.finish(b.mul(gradient, b.add(cdf, b.mul(x, density))));
+}
+
+// ---- choices
+
+void where(OpBody& b) { b.finish(b.where(b.in_own_type(0), b.in(1), b.in(2))); }
+bool has_truth_first(const Event& event) {
+  return event.signature->inputs[0].dtype == c10::ScalarType::Bool && is_number(event);
+}
+void masked_fill_scalar(OpBody& b) { b.finish(b.where(b.in_own_type(1), b.scalar(2), b.in(0))); }
+bool has_truth_second(const Event& event) {
+  return event.signature->inputs[1].dtype == c10::ScalarType::Bool && is_number(event);
+}
+void clamp(OpBody& b) {
+  Value x = b.in(0);
+  if (!b.argument(1).isNone()) x = b.binary(Op::k_maximum, x, b.scalar(1));
+  if (!b.argument(2).isNone()) x = b.binary(Op::k_minimum, x, b.scalar(2));
+  b.finish(x);
+}
+
+// ---- copies
+
+void copy(OpBody& b) { b.finish(b.in_own_type(0)); }
+void copy_over(OpBody& b) { b.finish(b.in_own_type(1)); }
+template <int value>
+void fill(OpBody& b) {
+  b.finish(b.number(value));
+}
+void fill_scalar(OpBody& b) { b.finish(b.scalar(1)); }
+
+const std::unordered_map<std::string_view, OpRow>& rows() {
+  static const std::unordered_map<std::string_view, OpRow> table = {
+      {"add.Tensor", {&add, {2}, {}, &is_number}},
+      {"add.Scalar", {&add_scalar, {1, 2}, {}, &computes_in_floats}},
+      {"sub.Tensor", {&sub, {2}, {}, &is_number}},
+      {"sub.Scalar", {&sub_scalar, {1, 2}, {}, &computes_in_floats}},
+      {"rsub.Tensor", {&rsub, {2}, {}, &is_number}},
+      {"rsub.Scalar", {&rsub_scalar, {1, 2}, {}, &computes_in_floats}},
+      {"mul.Tensor", {&binary<Op::k_mul>, {}, {}, &is_number}},
+      {"mul.Scalar", {&binary_scalar<Op::k_mul>, {1}, {}, &computes_in_floats}},
+      {"div.Tensor", {&binary<Op::k_div>, {}, {}, &computes_in_floats}},
+      {"div.Scalar", {&binary_scalar<Op::k_div>, {1}, {}, &computes_in_floats}},
+      {"maximum", {&binary<Op::k_maximum>, {}, {}, &computes_in_floats}},
+      {"minimum", {&binary<Op::k_minimum>, {}, {}, &computes_in_floats}},
+      {"lerp.Scalar", {&lerp_scalar, {2}, {2}, &computes_in_floats}},
+      {"addcmul", {&addcmul, {3}, {}, &computes_in_floats}},
+      {"addcdiv", {&addcdiv, {3}, {}, &computes_in_floats}},
+      {"pow.Tensor_Scalar", {&pow_scalar, {}, {1}, &computes_in_floats}},
+      {"neg", {&unary<Op::k_neg>, {}, {}, &is_number}},
+      {"abs", {&unary<Op::k_abs>, {}, {}, &computes_in_floats}},
+      {"exp", {&unary<Op::k_exp>, {}, {}, &computes_in_floats}},
+      {"expm1", {&unary<Op::k_expm1>, {}, {}, &computes_in_floats}},
+      {"log", {&unary<Op::k_log>, {}, {}, &computes_in_floats}},
+      {"log1p", {&unary<Op::k_log1p>, {}, {}, &computes_in_floats}},
+      {"log2", {&unary<Op::k_log2>, {}, {}, &computes_in_floats}},
+      {"sqrt", {&unary<Op::k_sqrt>, {}, {}, &computes_in_floats}},
+      {"rsqrt", {&unary<Op::k_rsqrt>, {}, {}, &computes_in_floats}},
+      {"reciprocal", {&unary<Op::k_reciprocal>, {}, {}, &computes_in_floats}},
+      {"tanh", {&unary<Op::k_tanh>, {}, {}, &computes_in_floats}},
+      {"sigmoid", {&unary<Op::k_sigmoid>, {}, {}, &computes_in_floats}},
+      {"erf", {&unary<Op::k_erf>, {}, {}, &computes_in_floats}},
+      {"sin", {&unary<Op::k_sin>, {}, {}, &computes_in_floats}},
+      {"cos", {&unary<Op::k_cos>, {}, {}, &computes_in_floats}},
+      {"floor", {&unary<Op::k_floor>, {}, {}, &computes_in_floats}},
+      {"ceil", {&unary<Op::k_ceil>, {}, {}, &computes_in_floats}},
+      {"relu", {&unary<Op::k_relu>, {}, {}, &computes_in_floats}},
+      {"leaky_relu", {&leaky_relu, {1}, {}, &computes_in_floats}},
+      {"leaky_relu_backward", {&leaky_relu_backward, {2}, {}, &computes_in_floats}},
+      {"threshold_backward", {&threshold_backward, {2}, {}, &computes_in_floats}},
+      {"sigmoid_backward", {&sigmoid_backward, {}, {}, &computes_in_floats}},
+      {"tanh_backward", {&tanh_backward, {}, {}, &computes_in_floats}},
+      {"silu", {&silu, {}, {}, &computes_in_floats}},
+      {"silu_backward", {&silu_backward, {}, {}, &computes_in_floats}},
+      {"gelu", {&gelu, {}, {}, &computes_in_floats}},
+      {"gelu_backward", {&gelu_backward, {}, {}, &computes_in_floats}},
+      {"where.self", {&where, {}, {}, &has_truth_first}},
+      {"masked_fill.Scalar", {&masked_fill_scalar, {2}, {}, &has_truth_second}},
+      {"clamp", {&clamp, {1, 2}, {}, &computes_in_floats}},
+      {"clamp_min", {&binary_scalar<Op::k_maximum>, {1}, {}, &computes_in_floats}},
+      {"clamp_max", {&binary_scalar<Op::k_minimum>, {1}, {}, &computes_in_floats}},
+      {"eq.Tensor", {&binary<Op::k_eq>, {}, {}, &has_one_type}},
+      {"ne.Tensor", {&binary<Op::k_ne>, {}, {}, &has_one_type}},
+      {"lt.Tensor", {&binary<Op::k_lt>, {}, {}, &has_one_type}},
+      {"le.Tensor", {&binary<Op::k_le>, {}, {}, &has_one_type}},
+      {"gt.Tensor", {&binary<Op::k_gt>, {}, {}, &has_one_type}},
+      {"ge.Tensor", {&binary<Op::k_ge>, {}, {}, &has_one_type}},
+      {"eq.Scalar", {&binary_scalar<Op::k_eq>, {1}, {}, &is_floating_first}},
+      {"ne.Scalar", {&binary_scalar<Op::k_ne>, {1}, {}, &is_floating_first}},
+      {"lt.Scalar", {&binary_scalar<Op::k_lt>, {1}, {}, &is_floating_first}},
+      {"le.Scalar", {&binary_scalar<Op::k_le>, {1}, {}, &is_floating_first}},
+      {"gt.Scalar", {&binary_scalar<Op::k_gt>, {1}, {}, &is_floating_first}},
+      {"ge.Scalar", {&binary_scalar<Op::k_ge>, {1}, {}, &is_floating_first}},
+      {"logical_not", {&unary<Op::k_logical_not>, {}, {}, &is_truth}},
+      {"bitwise_not", {&unary<Op::k_logical_not>, {}, {}, &is_truth}},
+      {"logical_and", {&binary<Op::k_bit_and>, {}, {}, &is_truth}},
+      {"logical_or", {&binary<Op::k_bit_or>, {}, {}, &is_truth}},
+      {"bitwise_and.Tensor", {&binary<Op::k_bit_and>, {}, {}, &is_truth}},
+      {"bitwise_or.Tensor", {&binary<Op::k_bit_or>, {}, {}, &is_truth}},
+      {"clone", {&copy, {}, {}}},
+      {"_to_copy", {&copy, {}, {}}},
+      {"copy_", {&copy_over, {}, {}}},
+      {"fill.Scalar", {&fill_scalar, {1}, {}, &is_number}},
+      {"zero", {&fill<0>, {}, {}, &is_number}},
+      {"zeros_like", {&fill<0>, {}, {}, &is_number}},
+      {"ones_like", {&fill<1>, {}, {}, &is_number}},
+  };
+  return table;
+}
+
+}  // namespace
+
+// In place or not: one row. A schema name is namespace::base[_][.overload].
+const OpRow* find_op_row(const graph::OpInfo& op) {
+  thread_local std::unordered_map<const graph::OpInfo*, const OpRow*> known;
+  const auto [place, is_new] = known.try_emplace(&op, nullptr);
+  if (!is_new) return place->second;
+  constexpr std::string_view kNamespace = "aten::";
+  std::string_view name = op.name;
+  if (!name.starts_with(kNamespace) || op.returns_out) return nullptr;
+  name.remove_prefix(kNamespace.size());
+  if (const auto row = rows().find(name); row != rows().end()) return place->second = &row->second;
+  const size_t dot = name.find('.');
+  std::string base(name.substr(0, dot));
+  if (!base.ends_with('_')) return nullptr;
+  base.pop_back();
+  if (dot != name.npos) base += name.substr(dot);
+  if (const auto row = rows().find(base); row != rows().end()) place->second = &row->second;
+  return place->second;
+}
+
+}  // namespace lockstep::dynamic

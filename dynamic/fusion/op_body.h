@@ -1,0 +1,80 @@
+// How one op is written into the body of a fused kernel. One row an op in op_bodies.cpp.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "dynamic/jit/kernel_spec.h"
+#include "dynamic/vm/event.h"
+
+namespace lockstep::dynamic {
+
+std::optional<jit::DType> jit_type(c10::ScalarType type);
+
+// A scalar that is given at each run: a scalar argument, or a number that the argument parser wrapped into a tensor.
+struct ScalarUse {
+  int event = 0;
+  int argument = -1;  // of the op
+  int operand = -1;   // or of the event
+  jit::DType type = jit::DType::kFloat32;
+};
+
+// What a row sees of its op. Reading an operand gives its value as the ops before it in the group left it.
+class OpBody {
+ public:
+  using Value = jit::ValueId;
+  using Read = std::function<Value(int operand)>;
+  using Write = std::function<void(int operand_or_result, bool is_result, Value value)>;
+  using UseScalar = std::function<Value(ScalarUse)>;
+  OpBody(const Event& event, int index, jit::KernelSpec& spec, Read read, Write write, UseScalar use_scalar)
+      : event_(event), index_(index), spec_(spec), read_(std::move(read)), write_(std::move(write)),
+        use_scalar_(std::move(use_scalar)) {}
+
+  jit::KernelSpec& spec() { return spec_; }
+  // The type that the op computes in: of its result, or of its first operand where the result is a truth value.
+  jit::DType type() const;
+  bool is_floating() const { return jit::is_floating(type()); }
+  // Tensor argument number i of those that are tensors, in the type that is computed in.
+  Value in(int operand);
+  Value in_own_type(int operand);
+  bool is_given(int operand) const { return event_.signature->inputs[operand].is_defined(); }
+  // Scalar argument of the op by its position in the schema, in the type that is computed in.
+  Value scalar(int argument);
+  // The argument itself: what the key of the kernel knows (constants; scalars that the row calls static).
+  const c10::IValue& argument(int position) const { return event_.args[position]; }
+  Value number(double value) { return spec_.constant(type(), value); }
+
+  Value unary(jit::Op op, Value a) { return spec_.unary(op, a); }
+  Value binary(jit::Op op, Value a, Value b) { return spec_.binary(op, a, b); }
+  Value add(Value a, Value b) { return binary(jit::Op::k_add, a, b); }
+  Value sub(Value a, Value b) { return binary(jit::Op::k_sub, a, b); }
+  Value mul(Value a, Value b) { return binary(jit::Op::k_mul, a, b); }
+  Value div(Value a, Value b) { return binary(jit::Op::k_div, a, b); }
+  // a * b + c, rounded once where the type is floating
+  Value multiply_add(Value a, Value b, Value c) { return is_floating() ? spec_.fma(a, b, c) : add(mul(a, b), c); }
+  Value where(Value condition, Value yes, Value no) { return spec_.where(condition, yes, no); }
+
+  // The op's only result: a fresh one, or the operand that it writes.
+  void finish(Value value);
+
+ private:
+  const Event& event_;
+  int index_;
+  jit::KernelSpec& spec_;
+  Read read_;
+  Write write_;
+  UseScalar use_scalar_;
+};
+
+struct OpRow {
+  void (*lower)(OpBody& body);
+  std::vector<int> scalars;  // arguments that are scalars given at each run
+  std::vector<int> statics;  // scalar arguments whose value the kernel is made for
+  bool (*accepts)(const Event& event) = nullptr;  // beyond what holds for all rows
+};
+
+// Null where the op is not written down.
+const OpRow* find_op_row(const graph::OpInfo& op);
+
+}  // namespace lockstep::dynamic

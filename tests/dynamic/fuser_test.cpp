@@ -1,0 +1,182 @@
+// Chains of events as one kernel: who joins, what is stored, what may run before.
+#include "dynamic/fusion/fuser.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "tests/support/event_case.h"
+
+namespace lockstep::dynamic {
+namespace {
+
+using torch::jit::Stack;
+
+struct Chain {
+  std::deque<EventCase> cases;
+  Fuser fuser;
+  at::AutoDispatchBelowADInplaceOrView below;
+
+  // An op over tensors and results of earlier ones: (what it is called with, what the event gets).
+  EventCase& ask(const char* op, const Stack& args, const Stack& shown) {
+    auto& made = cases.emplace_back(op, args, shown);
+    made.event.may_be_fused = true;
+    return made;
+  }
+  EventCase& ask(const char* op, const Stack& args) { return ask(op, args, args); }
+  bool join(EventCase& made) { return fuser.try_add(made.event); }
+  void run() {
+    Event* failed = nullptr;
+    fuser.run(failed);
+    ASSERT_EQ(failed, nullptr);
+  }
+};
+
+uint64_t groups() { return fusion_statistics.groups.load(); }
+
+TEST(Fuser, AChainIsOneKernelAndStoresOnlyWhatSomebodyHolds) {
+  const auto x = at::randn({50, 40}), y = at::randn({50, 40});
+  for (int round = 0; round < 2; ++round) {
+    Chain chain;
+    auto& product = chain.ask("aten::mul.Tensor", {x, y});
+    auto& sum = chain.ask("aten::add.Tensor", {product.expected[0], y, 1}, {product.result(0), y, 1});
+    auto& root = chain.ask("aten::abs", {sum.expected[0]}, {sum.result(0)});
+    const auto wanted = root.event.outputs[0];
+    const uint64_t before = groups();
+    for (auto* made : {&product, &sum, &root}) ASSERT_TRUE(chain.join(*made));
+    chain.run();
+    KernelService::instance().wait();
+    EXPECT_EQ(groups(), before + (round > 0));
+    EXPECT_TRUE(at::equal(root.result(0), root.expected[0]));
+    if (round == 0) continue;
+    EXPECT_EQ(product.event.outputs[0]->data(), nullptr) << "nobody wanted it";
+    EXPECT_EQ(sum.event.outputs[0]->data(), nullptr);
+  }
+}
+
+TEST(Fuser, AResultThatIsHeldIsStored) {
+  const auto x = at::randn({64}), y = at::randn({64});
+  for (int round = 0; round < 2; ++round) {
+    Chain chain;
+    auto& product = chain.ask("aten::mul.Tensor", {x, y});
+    auto& root = chain.ask("aten::abs", {product.expected[0]}, {product.result(0)});
+    const auto held = product.event.outputs[0], wanted = root.event.outputs[0];
+    ASSERT_TRUE(chain.join(product) && chain.join(root));
+    chain.run();
+    KernelService::instance().wait();
+    EXPECT_TRUE(at::equal(product.result(0), product.expected[0]));
+    EXPECT_TRUE(at::equal(root.result(0), root.expected[0]));
+  }
+}
+
+// Of an optimizer: in place, over and over on the same memory.
+TEST(Fuser, WritesInPlaceInOrder) {
+  const auto start = at::randn({100}), gradient = at::randn({100});
+  for (int round = 0; round < 2; ++round) {
+    auto own = start.clone(), momentum = at::zeros({100});
+    auto eager = start.clone(), eager_momentum = at::zeros({100});
+    Chain chain;
+    std::vector<EventCase*> asked = {
+        &chain.ask("aten::mul_.Tensor", {eager, at::scalar_tensor(0.9)}, {own, at::scalar_tensor(0.9)}),
+        &chain.ask("aten::add_.Tensor", {eager_momentum, gradient, 1}, {momentum, gradient, 1}),
+        &chain.ask("aten::sub_.Tensor", {eager, eager_momentum, 1}, {own, momentum, 1}),
+        &chain.ask("aten::mul_.Tensor", {eager_momentum, eager}, {momentum, own}),
+    };
+    for (auto* made : asked) ASSERT_TRUE(chain.join(*made));
+    chain.run();
+    KernelService::instance().wait();
+    EXPECT_TRUE(at::equal(own, eager));
+    EXPECT_TRUE(at::equal(momentum, eager_momentum));
+  }
+}
+
+TEST(Fuser, AnotherLayoutOfWhatIsWrittenDoesNotJoin) {
+  Chain chain;
+  const auto x = at::randn({8, 8}), y = at::randn({8, 8});
+  ASSERT_TRUE(chain.join(chain.ask("aten::add_.Tensor", {x, y, 1})));
+  EXPECT_FALSE(chain.join(chain.ask("aten::mul.Tensor", {x.t(), y})));
+  EXPECT_FALSE(chain.join(chain.ask("aten::mul.Tensor", {x.slice(0, 0, 1), y})));
+  EXPECT_TRUE(chain.join(chain.ask("aten::mul.Tensor", {x, y.t()})));
+  EXPECT_FALSE(chain.join(chain.ask("aten::add_.Tensor", {y, x, 1}))) << "y was read turned";
+  EXPECT_FALSE(chain.join(chain.ask("aten::add_.Tensor", {x.slice(0, 0, 4), y.slice(0, 4, 8), 1}))) << "other sizes";
+}
+
+TEST(Fuser, OverlappingOperandsOfOneOpDoNotJoin) {
+  Chain chain;
+  const auto x = at::randn({9});
+  auto& shifted = chain.ask("aten::mul.Tensor", {x.slice(0, 0, 8), x.slice(0, 1, 9)});
+  EXPECT_TRUE(chain.join(shifted)) << "both are only read";
+  chain.fuser.clear();
+  const auto y = at::randn({9});
+  auto& turned = chain.ask("aten::copy_", {y.slice(0, 0, 8).clone(), y.slice(0, 1, 9), false},
+                           {y.slice(0, 0, 8), y.slice(0, 1, 9), false});
+  EXPECT_FALSE(chain.join(turned));
+}
+
+TEST(Fuser, WhatHasToDoWithTheGroupMayNotRunBeforeIt) {
+  Chain chain;
+  const auto x = at::randn({6, 6}), y = at::randn({6, 6}), z = at::randn({6, 6});
+  auto& sum = chain.ask("aten::add.Tensor", {x, y, 1});
+  ASSERT_TRUE(chain.join(sum));
+  EXPECT_TRUE(chain.fuser.is_independent(chain.ask("aten::mm", {x, z}).event)) << "reads what the group reads";
+  EXPECT_FALSE(chain.fuser.is_independent(chain.ask("aten::mm", {sum.expected[0], z}, {sum.result(0), z}).event));
+  EXPECT_FALSE(chain.fuser.is_independent(chain.ask("aten::zero_", {x.clone()}, {x}).event)) << "writes what it reads";
+  EXPECT_TRUE(chain.fuser.is_independent(chain.ask("aten::zero_", {z.clone()}, {z}).event));
+}
+
+TEST(Fuser, ALoopsRoundsAreGroupsOfTheirOwn) {
+  Chain chain;
+  const auto x = at::randn({10}), y = at::randn({10});
+  auto& first = chain.ask("aten::abs", {x});
+  auto& second = chain.ask("aten::abs", {y});
+  ASSERT_TRUE(chain.join(first));
+  EXPECT_TRUE(chain.join(second)) << "another place in the program";
+  second.event.node = &first.node;
+  chain.fuser.clear();
+  ASSERT_TRUE(chain.join(first));
+  EXPECT_FALSE(chain.join(second)) << "the same place again";
+  auto& third = chain.ask("aten::abs", {first.expected[0]}, {first.result(0)});
+  third.event.node = &first.node;
+  EXPECT_TRUE(chain.join(third)) << "it goes on with the result";
+}
+
+// Fused or not: the same bits, since each op rounds for itself and numbers come at each run.
+TEST(Fuser, GroupingChangesNoBits) {
+  const auto x = at::randn({33, 17}), y = at::rand({33, 17}) + 0.5, row = at::randn({17});
+  auto build = [&](Chain& chain, double factor) {
+    std::vector<EventCase*> asked;
+    asked.push_back(&chain.ask("aten::mul.Tensor", {x, row}));
+    asked.push_back(&chain.ask("aten::tanh", {asked[0]->expected[0]}, {asked[0]->result(0)}));
+    asked.push_back(&chain.ask("aten::div.Tensor", {asked[1]->expected[0], y}, {asked[1]->result(0), y}));
+    asked.push_back(&chain.ask("aten::mul.Scalar", {asked[2]->expected[0], factor}, {asked[2]->result(0), factor}));
+    asked.push_back(&chain.ask("aten::add.Tensor", {asked[3]->expected[0], x, 0.7}, {asked[3]->result(0), x, 0.7}));
+    return asked;
+  };
+  for (const double factor : {0.3, 1.7}) {
+    at::Tensor fused, single;
+    for (int round = 0; round < 2; ++round) {
+      Chain together;
+      auto asked = build(together, factor);
+      const auto wanted = asked.back()->event.outputs[0];
+      for (auto* made : asked) ASSERT_TRUE(together.join(*made));
+      together.run();
+      KernelService::instance().wait();
+      fused = asked.back()->result(0);
+      Chain apart;
+      auto others = build(apart, factor);
+      std::vector<StorageRef> held;
+      for (auto* made : others) held.push_back(made->event.outputs[0]);
+      for (auto* made : others) {
+        ASSERT_TRUE(apart.join(*made));
+        apart.run();
+        KernelService::instance().wait();
+      }
+      single = others.back()->result(0);
+    }
+    EXPECT_TRUE(at::equal(fused, single)) << (fused - single).abs().max();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::dynamic

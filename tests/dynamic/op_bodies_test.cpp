@@ -1,0 +1,272 @@
+// Every op that can be fused, as a kernel of its own, against PyTorch's.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "dynamic/fusion/fuser.h"
+#include "tests/support/event_case.h"
+
+namespace lockstep::dynamic {
+namespace {
+
+using torch::jit::Stack;
+
+at::Tensor values(at::IntArrayRef sizes) { return at::randn(sizes) * 2; }
+at::Tensor positive(at::IntArrayRef sizes) { return at::rand(sizes) + 0.1; }
+at::Tensor truths(at::IntArrayRef sizes) { return at::rand(sizes) > 0.5; }
+at::Tensor number(double value) {
+  auto tensor = at::scalar_tensor(value, at::kDouble);
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+const c10::IValue kNone;
+
+struct Sample {
+  const char* op;
+  Stack args;
+  double tolerance = 0;  // relative; 0: the same bits
+};
+
+constexpr double kUlps = 1e-6;
+
+std::vector<Sample> samples() {
+  const std::vector<int64_t> s{37, 21};
+  const auto x = values(s), y = values(s), p = positive(s), m = truths(s), row = values({21}), column = values({37, 1});
+  const auto big = values({300, 1000}), other = values({300, 1000});
+  const auto turned = values({21, 37}).t(), sparse = values({37, 42}).slice(1, 0, 42, 2);
+  const auto whole = at::randint(-5, 5, s, at::kLong), doubles = values(s).to(at::kDouble);
+  const auto scalar = at::scalar_tensor(1.25);
+  std::vector<Sample> all = {
+      {"aten::add.Tensor", {x, y, 1}},
+      {"aten::add.Tensor", {x, y, 0.3}, kUlps},
+      {"aten::add.Tensor", {big, other, 1}},
+      {"aten::add.Tensor", {x, row, 1}},
+      {"aten::add.Tensor", {column, row, 1}},
+      {"aten::add.Tensor", {turned, sparse, 1}},
+      {"aten::add.Tensor", {x, whole, 1}},
+      {"aten::add.Tensor", {x, m, 1}},
+      {"aten::add.Tensor", {whole, whole, 3}},
+      {"aten::add.Tensor", {x, number(0.1), 1}},
+      {"aten::add.Tensor", {x, scalar, 1}},
+      {"aten::add.Tensor", {scalar, scalar, 1}},
+      {"aten::add.Tensor", {doubles, x, 1}},
+      {"aten::add_.Tensor", {x, y, 1}},
+      {"aten::add_.Tensor", {turned, row.slice(0, 0, 1), 1}},
+      {"aten::add.Scalar", {x, 2.5, 1}},
+      {"aten::sub.Tensor", {x, y, 1}},
+      {"aten::sub.Tensor", {x, y, 2}, kUlps},
+      {"aten::sub_.Tensor", {x, y, 1}},
+      {"aten::sub.Scalar", {x, 2.5, 1}},
+      {"aten::rsub.Scalar", {x, 1, 1}},
+      {"aten::rsub.Tensor", {x, y, 1}},
+      {"aten::mul.Tensor", {x, y}},
+      {"aten::mul.Tensor", {x, m}},
+      {"aten::mul.Tensor", {x, number(1.0 / 3)}},
+      {"aten::mul.Tensor", {whole, whole}},
+      {"aten::mul_.Tensor", {x, y}},
+      {"aten::mul.Scalar", {x, 3}},
+      {"aten::div.Tensor", {x, p}},
+      {"aten::div.Tensor", {whole, p}},
+      {"aten::div_.Tensor", {x, number(3)}},
+      {"aten::div.Scalar", {x, 3}},
+      {"aten::maximum", {x, y}},
+      {"aten::minimum", {x, row}},
+      {"aten::lerp.Scalar", {x, y, 0.1}, kUlps},
+      {"aten::lerp_.Scalar", {x, y, 0.9}, kUlps},
+      {"aten::addcmul", {x, y, p, 0.3}, kUlps},
+      {"aten::addcmul_", {x, y, p, 1}, kUlps},
+      {"aten::addcdiv_", {x, y, p, -0.01}, kUlps},
+      {"aten::pow.Tensor_Scalar", {x, 2}},
+      {"aten::pow.Tensor_Scalar", {x, 3}, kUlps},
+      {"aten::pow.Tensor_Scalar", {p, 0.5}, kUlps},
+      {"aten::pow.Tensor_Scalar", {p, -0.5}, kUlps},
+      {"aten::pow.Tensor_Scalar", {p, -1}, kUlps},
+      {"aten::pow.Tensor_Scalar", {p, -2}, kUlps},
+      {"aten::pow.Tensor_Scalar", {p, 1.7}, kUlps},
+      {"aten::neg", {x}},
+      {"aten::neg", {whole}},
+      {"aten::abs", {x}},
+      {"aten::abs_", {x}},
+      {"aten::sqrt", {p}, kUlps},  // rounded exactly here
+      {"aten::reciprocal", {p}},
+      {"aten::floor", {x}},
+      {"aten::ceil", {x}},
+      {"aten::relu", {x}},
+      {"aten::relu_", {x}},
+      {"aten::leaky_relu", {x, 0.1}},
+      {"aten::leaky_relu_", {x, 0.2}},
+      {"aten::leaky_relu_backward", {x, y, 0.1, false}},
+      {"aten::threshold_backward", {x, y, 0}},
+      {"aten::sigmoid_backward", {x, p}, kUlps},
+      {"aten::tanh_backward", {x, at::tanh(y)}, kUlps},
+      {"aten::silu", {x}, kUlps},
+      {"aten::silu_backward", {x, y}, kUlps},
+      {"aten::gelu", {x, "none"}, kUlps},
+      {"aten::gelu", {x, "tanh"}, kUlps},
+      {"aten::gelu_backward", {x, y, "none"}, kUlps},
+      {"aten::gelu_backward", {x, y, "tanh"}, 1e-5},  // cancels in both
+      {"aten::where.self", {m, x, y}},
+      {"aten::where.self", {m, x, scalar}},
+      {"aten::masked_fill.Scalar", {x, m, -1e9}},
+      {"aten::masked_fill_.Scalar", {x, m, 0}},
+      {"aten::clamp", {x, -1, kNone}},
+      {"aten::clamp", {x, -1, 1.5}},
+      {"aten::clamp_", {x, kNone, 0.5}},
+      {"aten::clamp_min", {x, 0}},
+      {"aten::clamp_max", {x, 1}},
+      {"aten::eq.Tensor", {whole, whole}},
+      {"aten::ne.Tensor", {whole, at::zeros(s, at::kLong)}},
+      {"aten::lt.Tensor", {x, y}},
+      {"aten::le.Tensor", {x, row}},
+      {"aten::gt.Tensor", {x, column}},
+      {"aten::ge.Tensor", {x, scalar}},
+      {"aten::eq.Scalar", {x, 0}},
+      {"aten::ne.Scalar", {x, 1}},
+      {"aten::lt.Scalar", {x, 0.1}},
+      {"aten::le.Scalar", {x, 0.1}},
+      {"aten::gt.Scalar", {x, 0.1}},
+      {"aten::ge.Scalar", {x, 0}},
+      {"aten::logical_not", {m}},
+      {"aten::bitwise_not", {m}},
+      {"aten::logical_and", {m, truths(s)}},
+      {"aten::logical_or", {m, truths(s)}},
+      {"aten::bitwise_and.Tensor", {m, truths(s)}},
+      {"aten::bitwise_or.Tensor", {m, truths(s)}},
+      {"aten::clone", {x, kNone}},
+      {"aten::clone", {turned, c10::MemoryFormat::Contiguous}},
+      {"aten::_to_copy", {x, at::kDouble, kNone, kNone, kNone, false, kNone}},
+      {"aten::_to_copy", {whole, at::kFloat, kNone, kNone, kNone, false, kNone}},
+      {"aten::_to_copy", {x, at::kBool, kNone, kNone, kNone, false, kNone}},
+      {"aten::_to_copy", {x, at::kLong, kNone, kNone, kNone, false, kNone}},
+      {"aten::copy_", {x, row, false}},
+      {"aten::copy_", {x, doubles, false}},
+      {"aten::copy_", {doubles, x, false}},
+      {"aten::fill_.Scalar", {x, 1.5}},
+      {"aten::zero_", {x}},
+      {"aten::zeros_like", {x, kNone, kNone, kNone, kNone, kNone}},
+      {"aten::ones_like", {whole, kNone, kNone, kNone, kNone, kNone}},
+  };
+  for (const char* op : {"aten::exp", "aten::expm1", "aten::tanh", "aten::sigmoid", "aten::erf", "aten::sin", "aten::cos"})
+    all.push_back({op, {x}, kUlps});
+  for (const char* op : {"aten::log", "aten::log1p", "aten::log2", "aten::rsqrt"}) all.push_back({op, {p}, kUlps});
+  return all;
+}
+
+at::Tensor copy_keeping_strides(const at::Tensor& tensor) {
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
+  auto storage = at::empty({static_cast<int64_t>(tensor.storage().nbytes())}, at::kByte);
+  std::memcpy(storage.mutable_data_ptr(), tensor.storage().data(), tensor.storage().nbytes());
+  at::Tensor whole = at::empty({0}, tensor.options()).set_(storage.storage(), tensor.storage_offset(), tensor.sizes(),
+                                                           tensor.strides());
+  return whole;
+}
+
+Stack copies_of(const Stack& args) {
+  Stack copies;
+  for (const auto& arg : args) copies.push_back(arg.isTensor() ? c10::IValue(copy_keeping_strides(arg.toTensor())) : arg);
+  return copies;
+}
+
+void expect_near(const at::Tensor& own, const at::Tensor& eager, double tolerance, const std::string& what) {
+  ASSERT_EQ(own.sizes(), eager.sizes()) << what;
+  ASSERT_EQ(own.scalar_type(), eager.scalar_type()) << what;
+  if (tolerance == 0) {
+    EXPECT_TRUE(at::equal(own, eager)) << what << (own.to(at::kDouble) - eager.to(at::kDouble)).abs().max();
+  } else {
+    EXPECT_TRUE(at::allclose(own, eager, tolerance, tolerance, true)) << what << (own - eager).abs().max();
+  }
+}
+
+// Once to have the kernel compiled, once with it.
+void run_twice(EventCase& event, const std::string& what) {
+  Fuser fuser;
+  Event* failed = nullptr;
+  event.event.may_be_fused = true;
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(fuser.try_add(event.event)) << what;
+    fuser.run(failed);
+    KernelService::instance().wait();
+  }
+}
+
+TEST(OpBodies, EachAsPyTorchs) {
+  at::manual_seed(0);
+  at::AutoDispatchBelowADInplaceOrView below;
+  int index = 0;
+  for (const auto& sample : samples()) {
+    const std::string what = std::string(sample.op) + " (sample " + std::to_string(index++) + ") ";
+    const auto* op = graph::find_op_info(sample.op);
+    ASSERT_TRUE(op) << what;
+    ASSERT_TRUE(find_op_row(*op)) << what;
+    const uint64_t groups = fusion_statistics.groups.load();
+    if (op->writes) {  // on copies: PyTorch's has written one of them already
+      Stack eager = copies_of(sample.args), own = copies_of(sample.args);
+      EventCase made(sample.op, eager, own);
+      Fuser fuser;
+      Event* failed = nullptr;
+      made.event.may_be_fused = true;
+      const auto before = copies_of(own);
+      ASSERT_TRUE(fuser.try_add(made.event)) << what;
+      fuser.run(failed);  // compiles
+      KernelService::instance().wait();
+      own[0].toTensor().copy_(before[0].toTensor());
+      ASSERT_TRUE(fuser.try_add(made.event)) << what;
+      fuser.run(failed);
+      expect_near(own[0].toTensor(), eager[0].toTensor(), sample.tolerance, what);
+    } else {
+      EventCase made(sample.op, sample.args);
+      const auto twin = made.event.outputs[0];  // somebody holds the result
+      run_twice(made, what);
+      if (HasFatalFailure()) return;
+      expect_near(made.result(0), made.expected[0], sample.tolerance, what);
+      EXPECT_EQ(made.result(0).strides(), made.expected[0].strides()) << what;
+    }
+    EXPECT_GE(fusion_statistics.groups.load(), groups + 1) << what << "did not run as a kernel";
+  }
+}
+
+TEST(OpBodies, SpecialValues) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  const double inf = INFINITY, nan = NAN;
+  const auto x = at::tensor({0.0, -0.0, inf, -inf, nan, 1e-42, -1e-42, 1.0, -1.0, 3e38, 88.8, -104.0}, at::kFloat);
+  const auto y = at::tensor({-0.0, 0.0, inf, inf, 1.0, nan, 1e-42, -inf, 0.0, 3e38, -0.0, 2.0}, at::kFloat);
+  for (const char* op : {"aten::neg", "aten::abs", "aten::relu", "aten::sqrt", "aten::reciprocal", "aten::floor",
+                         "aten::exp", "aten::tanh", "aten::sigmoid", "aten::silu", "aten::log"}) {
+    EventCase made(op, {x});
+    const auto twin = made.event.outputs[0];
+    run_twice(made, op);
+    EXPECT_TRUE(at::allclose(made.result(0), made.expected[0], kUlps, 1e-44, true)) << op << made.result(0) << made.expected[0];
+  }
+  for (const char* op : {"aten::mul.Tensor", "aten::div.Tensor", "aten::maximum", "aten::minimum", "aten::lt.Tensor",
+                         "aten::ne.Tensor"}) {
+    EventCase made(op, {x, y});
+    const auto twin = made.event.outputs[0];
+    run_twice(made, op);
+    EXPECT_TRUE(at::allclose(made.result(0).to(at::kFloat), made.expected[0].to(at::kFloat), 0, 0, true))
+        << op << made.result(0) << made.expected[0];
+  }
+}
+
+TEST(OpBodies, TypesThatComputeOtherwiseAreLeftAlone) {
+  auto is_taken = [&](const char* op, const Stack& args) {
+    Fuser fuser;  // it knows signatures by their address
+    EventCase made(op, args);
+    made.event.may_be_fused = true;
+    return fuser.try_add(made.event);
+  };
+  const auto x = values({4, 4}), d = x.to(at::kDouble), whole = at::randint(0, 5, {4, 4}, at::kLong);
+  EXPECT_TRUE(is_taken("aten::add_.Tensor", {x, whole, 1}));
+  EXPECT_FALSE(is_taken("aten::add_.Tensor", {x.clone(), d, 1}));  // computes in float64
+  EXPECT_FALSE(is_taken("aten::lt.Tensor", {x, d}));
+  EXPECT_FALSE(is_taken("aten::gt.Scalar", {whole, 0.5}));
+  EXPECT_FALSE(is_taken("aten::add.Tensor", {at::rand({2, 2}, at::kComplexFloat), x[0][0], 1}));
+  EXPECT_FALSE(is_taken("aten::add.Tensor", {at::rand({0, 2}), at::rand({0, 2}), 1}));
+  EXPECT_FALSE(is_taken("aten::add.Tensor", {truths({3}), truths({3}), 1}));
+  EXPECT_FALSE(is_taken("aten::mm", {x, x}));
+}
+
+}  // namespace
+}  // namespace lockstep::dynamic
