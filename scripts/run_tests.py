@@ -65,7 +65,7 @@ def run_cpp_tests():
         "300",
     ]
     status, output = run_with_limit(command, 3600)
-    # "100% tests passed out of 17" or "94% tests passed, 1 tests failed out of 17", by the version of ctest
+    # "100% tests passed out of 17", "94% tests passed, 1 tests failed out of 17": by ctest
     total = number(r"tests passed.* out of (\d+)", output)
     failed = number(r"(\d+) tests? failed", output)
     if not total or (status and not failed):

@@ -49,7 +49,7 @@ class Function(_C.Callable):
         _all_functions.add(self)
 
     def _settings(self) -> tuple[str, bool, str, bool, bool]:
-        """What is in force for the next call: (when, waits_for_errors, runner, is_strict, fuses)."""
+        """What is in force: (when, waits_for_errors, runner, is_strict, fuses)."""
         settings = knobs.current(self._options)
         is_strict = settings["numerics"] == "strict"
         return (

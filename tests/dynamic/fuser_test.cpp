@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <deque>
 
 #include "tests/support/event_case.h"
@@ -12,6 +13,9 @@ namespace lockstep::dynamic {
 namespace {
 
 using torch::jit::Stack;
+
+// Nothing on disk: kernels are those of this build.
+const int no_cache = setenv("LOCKSTEP_CACHE", "", 1);
 
 struct Chain {
   std::deque<EventCase> cases;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <string>
 
 #include "dynamic/fusion/fuser.h"
@@ -12,6 +13,9 @@ namespace lockstep::dynamic {
 namespace {
 
 using torch::jit::Stack;
+
+// Nothing on disk: kernels are those of this build.
+const int no_cache = setenv("LOCKSTEP_CACHE", "", 1);
 
 at::Tensor values(at::IntArrayRef sizes) { return at::randn(sizes) * 2; }
 at::Tensor positive(at::IntArrayRef sizes) { return at::rand(sizes) + 0.1; }

@@ -73,12 +73,14 @@ def test_training_stays_with_eager():
     assert torch.equal(own_state, eager_state), "other random numbers were drawn"
     assert own[0] == pytest.approx(eager[0], rel=1e-5)
     assert own == pytest.approx(eager, rel=1e-3)
-    strict, _, _ = train(exact, lambda fn: lockstep.function(fn, when="always", numerics="strict"), 24)
+    strict, _, _ = train(
+        exact, lambda fn: lockstep.function(fn, when="always", numerics="strict"), 24
+    )
     assert strict == eager, "strict takes PyTorch's own kernels, whatever other functions do"
 
 
 def count_groups(step, calls):
-    """Groups that ran as kernels, and the result of the last call; kernels are there from the third call on."""
+    """Groups that ran as kernels, and the result of the last call."""
     for _ in range(3):
         step()
         _C.wait_for_kernels()
