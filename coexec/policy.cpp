@@ -7,7 +7,7 @@ namespace lockstep::coexec {
 
 namespace {
 
-constexpr int kWarmCalls = 5;      // unrecorded calls in a row before the first measurement
+constexpr int kWarmCalls = 5;      // typical calls in a row before the first measurement
 constexpr int kMaxWarmCalls = 40;  // a function that is recorded now and then is measured all the same
 // There and back: what the machine does meanwhile, getting warm or being lent to others, meets all ways alike; and so do
 // calls that differ in work by turns of two or three.
@@ -58,16 +58,16 @@ void Policy::decide() {
   start(State::kSettled);
 }
 
-void Policy::note(Way way, double seconds, bool was_recorded) {
+void Policy::note(Way way, double seconds, bool is_untypical) {
   ++seen_;
   switch (state_) {
     case State::kWarmUp:
-      warm_calls_ = was_recorded ? 0 : warm_calls_ + 1;
+      warm_calls_ = is_untypical ? 0 : warm_calls_ + 1;
       if (warm_calls_ >= kWarmCalls || seen_ >= kMaxWarmCalls) start(State::kMeasuring);
       return;
     case State::kMeasuring: {
       const bool changed = round_ == 0 || kRounds[round_ - 1] != kRounds[round_];
-      if (was_recorded || (changed && seen_ <= kSkipped)) return;
+      if (is_untypical || (changed && seen_ <= kSkipped)) return;
       auto& samples = samples_[static_cast<int>(way)];
       samples.push_back(seconds);
       if (samples.size() % kSamples != 0) return;

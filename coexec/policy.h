@@ -16,8 +16,9 @@ class Policy {
  public:
   // How the next call shall run.
   Way choose() const;
-  // After a call that ran as chosen. A call that was recorded says nothing about the speed of either way.
-  void note(Way way, double seconds, bool was_recorded);
+  // After a call that ran as chosen. One that was recorded, or whose kernels were chosen or compiled meanwhile, says
+  // nothing about the speed of either way.
+  void note(Way way, double seconds, bool is_untypical);
 
   struct Figures {
     std::array<double, kWayCount> seconds{};  // of a call, at the last measurement; 0: not measured yet
@@ -37,7 +38,7 @@ class Policy {
   std::array<std::vector<double>, kWayCount> samples_;
   size_t round_ = 0;        // of the measurement
   int seen_ = 0;            // calls in this state, or in this round
-  int warm_calls_ = 0;      // unrecorded ones in a row
+  int warm_calls_ = 0;      // typical ones in a row
   uint64_t settled_for_ = 0;
   uint64_t settle_calls_ = 0;
 };

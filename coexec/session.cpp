@@ -10,6 +10,7 @@
 #include "coexec/call_recorder.h"
 #include "coexec/clock.h"
 #include "coexec/event_log.h"
+#include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
@@ -115,6 +116,7 @@ void Session::begin(Function& function, bool in_place) {
   decided_.reset();
   known_streak_ = 0;
   traced_in_this_call_ = false;
+  preparations_before_ = dynamic::preparation_count.load(std::memory_order_relaxed);
   auto& memo = dynamic::ShapeMemo::instance();
   if (memo.epoch() != function.memo_epoch) {
     for (const auto& node : function.graph.nodes()) node->signature = nullptr;
@@ -135,6 +137,10 @@ void Session::begin(Function& function, bool in_place) {
   recorder_ = std::exchange(function.next_recorder, nullptr);
   if (recorder_) recorder_->begin();
   tracer::listen(this);
+}
+
+bool Session::was_prepared() const {
+  return dynamic::preparation_count.load(std::memory_order_relaxed) != preparations_before_;
 }
 
 // Kernels run on one thread from now on, and only that one has workers.

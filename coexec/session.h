@@ -39,6 +39,7 @@ class Session final : public tracer::OpSink {
   void end();            // at rest afterwards; throws the failure of an op that nobody waited for
   void end_quietly();    // after an exception of the user's
   bool was_recorded() const { return traced_in_this_call_; }  // some of the last call
+  bool was_prepared() const;  // some of the last call ran otherwise than it will: kernels were chosen or compiled
   bool is_active() const { return phase_ != Phase::kIdle; }
   Phase phase() const { return phase_; }
   Function* function() const { return function_; }
@@ -163,6 +164,7 @@ class Session final : public tracer::OpSink {
   int known_streak_ = 0;
   std::shared_ptr<CallRecorder> recorder_;  // of this call; mostly none
   bool traced_in_this_call_ = false;
+  uint64_t preparations_before_ = 0;
   uint32_t nodes_before_ = 0;  // this call: the graph's op nodes
   uint64_t call_ = 0;
   int threads_ = -1;            // kernels run with this many

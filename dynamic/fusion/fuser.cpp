@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/skeleton_clock.h"
 
@@ -80,6 +81,7 @@ void Fuser::run(Event*& failed) {
       failed = event;
       execute(*event);
     }
+    if (plan.slot && !plan.slot->has_failed()) preparation_count.fetch_add(1, std::memory_order_relaxed);
     fusion_statistics.single_events.fetch_add(events.size(), std::memory_order_relaxed);
   }
   failed = nullptr;

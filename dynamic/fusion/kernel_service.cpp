@@ -27,7 +27,11 @@ KernelService::KernelService() {
 std::shared_ptr<KernelSlot> KernelService::request(const jit::KernelSpec& spec) {
   auto slot = std::make_shared<KernelSlot>();
   if (auto known = cache_.find(spec)) {
-    if (*known) slot->set(std::move(known->kernel));
+    if (*known) {
+      slot->set(std::move(known->kernel));
+    } else {
+      slot->fail();
+    }
     return slot;
   }
   std::lock_guard lock(mutex_);
@@ -57,8 +61,9 @@ void KernelService::loop() {
     lock.lock();
     if (result) {
       job.slot->set(std::move(result.kernel));
-    } else if (failures_.size() < kKeptFailures) {
-      failures_.push_back(std::move(result.reason));
+    } else {
+      job.slot->fail();
+      if (failures_.size() < kKeptFailures) failures_.push_back(std::move(result.reason));
     }
     is_busy_ = false;
     if (jobs_.empty()) idle_.notify_all();

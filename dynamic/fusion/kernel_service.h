@@ -18,6 +18,8 @@ namespace lockstep::dynamic {
 class KernelSlot {
  public:
   const jit::Kernel* find() const { return kernel_.load(std::memory_order_acquire); }
+  bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
+  void fail() { has_failed_.store(true, std::memory_order_release); }
   void set(std::shared_ptr<const jit::Kernel> kernel) {
     kept_ = std::move(kernel);
     kernel_.store(kept_.get(), std::memory_order_release);
@@ -25,6 +27,7 @@ class KernelSlot {
 
  private:
   std::atomic<const jit::Kernel*> kernel_{nullptr};
+  std::atomic<bool> has_failed_{false};
   std::shared_ptr<const jit::Kernel> kept_;
 };
 

@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
-#include <x86intrin.h>
 
 #include "dynamic/kernels/convolution_ways.h"
 #include "dynamic/kernels/kernel_choice.h"
@@ -71,17 +70,6 @@ Problem problem_of(int64_t kind, const Convolution& c, int64_t flags) {
   add_words(problem, c.weight.sizes());
   for (const auto* list : {&c.stride, &c.padding, &c.dilation, &c.output_padding}) add_words(problem, *list);
   return problem;
-}
-
-// Runs the way whose turn it is, and notes what it took.
-template <class Run>
-void run_chosen(const Problem& problem, uint32_t allowed, Run run) {
-  auto& choice = choice_for(problem);
-  const int way = choice.pick(allowed);
-  const bool is_settled = choice.settled_way() >= 0;
-  const uint64_t begin = __rdtsc();
-  run(way);
-  if (!is_settled && choice.note(way, __rdtsc() - begin)) remember_choice(problem, choice.settled_way());
 }
 
 enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples };

@@ -2,7 +2,10 @@
 // a problem is measured, calls take the ways in turn; then the fastest stays, and is remembered on disk.
 #pragma once
 
+#include <x86intrin.h>
+
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -41,6 +44,21 @@ using Problem = std::vector<int64_t>;
 KernelChoice& choice_for(const Problem& problem);
 // Writes a settled choice down for later processes, in the folder of the compiled kernels.
 void remember_choice(const Problem& problem, int way);
+// What ran otherwise than it will: a choice was being measured, a kernel was not compiled yet. Of the process.
+inline std::atomic<uint64_t> preparation_count{0};
+
+// Runs the way whose turn it is, and notes what it took. `run(way)`.
+template <class Run>
+void run_chosen(const Problem& problem, uint32_t allowed, Run run) {
+  auto& choice = choice_for(problem);
+  const int way = choice.pick(allowed);
+  const bool is_settled = choice.settled_way() >= 0;
+  const uint64_t begin = __rdtsc();
+  run(way);
+  if (is_settled) return;
+  preparation_count.fetch_add(1, std::memory_order_relaxed);
+  if (choice.note(way, __rdtsc() - begin)) remember_choice(problem, choice.settled_way());
+}
 // Forgets what is in memory; what is on disk is read again at the next question. For tests.
 void forget_choices();
 

@@ -22,7 +22,7 @@ struct OwnKernelRow {
 // Same bits and same generator state as PyTorch's; calls no op.
 std::span<const OwnKernelRow> random_kernels();
 // Within float32's accuracy.
-std::span<const OwnKernelRow> convolution_kernels();
+std::span<const OwnKernelRow> measured_kernels();
 
 // Null if there is none.
 OwnKernel find_own_kernel(const graph::OpInfo& op);

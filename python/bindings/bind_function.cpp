@@ -43,9 +43,9 @@ PyObject* call_eagerly(Function& function, PyObject* callable, PyObject* args, P
   return PyObject_Call(callable, args, kwargs);
 }
 
-void note_time(Function& function, Way way, double seconds, bool was_recorded) {
+void note_time(Function& function, Way way, double seconds, bool is_untypical) {
   const auto before = function.policy.figures().measurements;
-  function.policy.note(way, seconds, was_recorded);
+  function.policy.note(way, seconds, is_untypical);
   const auto figures = function.policy.figures();
   if (figures.measurements == before || !is_logged(coexec::LogKind::k_auto)) return;
   std::string text = std::string("chose ") + coexec::way_name(figures.way) + " on";
@@ -85,8 +85,9 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
       Py_CLEAR(result);
     }
   }
-  const bool recorded = way != Way::kEager && session.was_recorded();
-  if (is_measured && result) note_time(function, way, now_seconds() - begin, recorded);
+  const double seconds = now_seconds() - begin;
+  const bool is_typical = way == Way::kEager || (!session.was_recorded() && !session.was_prepared());
+  if (is_measured && result) note_time(function, way, seconds, !is_typical);
   function.is_busy.store(false);
   return result;
 }

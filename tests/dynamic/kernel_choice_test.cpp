@@ -54,6 +54,14 @@ TEST(KernelChoice, ASettledWayThatIsNotAllowedNowIsNotTaken) {
   EXPECT_EQ(choice.pick(0b011), 0);
 }
 
+TEST(KernelChoice, CallsThatMeasureAreCounted) {
+  setenv("LOCKSTEP_CACHE", "", 1);
+  forget_choices();
+  const uint64_t before = preparation_count.load();
+  for (int call = 0; call < 10; ++call) run_chosen({77}, 0b11, [](int) {});
+  EXPECT_EQ(preparation_count.load(), before + 4);  // two ways, each twice
+}
+
 struct OnDisk : testing::Test {
   std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "lockstep-choices";
   void SetUp() override {
