@@ -14,15 +14,19 @@ class Eager:
     """Nothing added: the yardstick, and, against itself, the test of the harness."""
 
     name = "eager"
-    # Compared to the last bit, by the kind of grad_fn and by the warnings; else values within the
-    # tolerances of torch.testing.
+    # Compared to the last bit and by the kind of grad_fn; else values within the tolerances of
+    # torch.testing.
     exact = True
+    warns_alike = True
 
     def wrap(self, step: Callable) -> Callable:
         return step
 
     def start_counting(self, fn: Callable) -> None:
         """Called before the third call: what was traced and merged before does not count."""
+
+    def settle(self) -> None:
+        """Called between two calls."""
 
     def counts(self, fn: Callable) -> dict[str, Any]:
         return {}
@@ -71,10 +75,24 @@ class Strict(Eager):
         self._lockstep.reset(fn)
 
 
+class Default(Strict):
+    """Lockstep with its own kernels; the next call finds compiled what this one asked for."""
+
+    name = "default"
+    exact = False
+
+    def __init__(self) -> None:
+        super().__init__(numerics="default")
+
+    def settle(self) -> None:
+        self._lockstep._C.wait_for_kernels()
+
+
 class Compiled(Eager):
     """torch.compile over the same step, with the counters that it keeps itself."""
 
     exact = False
+    warns_alike = False
 
     def __init__(self, backend: str) -> None:
         self.name = f"compile-{backend}"
@@ -104,6 +122,7 @@ class Compiled(Eager):
 WAYS: dict[str, Callable[[], Eager]] = {
     "eager": Eager,
     "strict": Strict,
+    "default": Default,
     "compile-eager": lambda: Compiled("eager"),
     "compile-inductor": lambda: Compiled("inductor"),
 }
