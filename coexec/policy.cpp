@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kWarmCalls = 5;      // typical calls in a row before the first measurement
 constexpr int kMaxWarmCalls = 40;  // a function that is recorded now and then is measured all the same
+constexpr int kMaxPassedOver = 12; // untypical calls of a measurement; a function that knows no others is measured by them
 // There and back: what the machine does meanwhile, getting warm or being lent to others, meets all ways alike; and so do
 // calls that differ in work by turns of two or three.
 constexpr Way kRounds[] = {Way::kBehind, Way::kInPlace, Way::kEager, Way::kEager, Way::kInPlace, Way::kBehind};
@@ -43,6 +44,7 @@ void Policy::start(State state) {
   state_ = state;
   round_ = 0;
   seen_ = 0;
+  passed_over_ = 0;
   for (auto& samples : samples_) samples.clear();
 }
 
@@ -67,7 +69,11 @@ void Policy::note(Way way, double seconds, bool is_untypical) {
       return;
     case State::kMeasuring: {
       const bool changed = round_ == 0 || kRounds[round_ - 1] != kRounds[round_];
-      if (is_untypical || (changed && seen_ <= kSkipped)) return;
+      if (changed && seen_ <= kSkipped) return;
+      if (is_untypical && passed_over_ < kMaxPassedOver) {
+        ++passed_over_;
+        return;
+      }
       auto& samples = samples_[static_cast<int>(way)];
       samples.push_back(seconds);
       if (samples.size() % kSamples != 0) return;

@@ -39,6 +39,7 @@ class Policy {
   size_t round_ = 0;        // of the measurement
   int seen_ = 0;            // calls in this state, or in this round
   int warm_calls_ = 0;      // typical ones in a row
+  int passed_over_ = 0;     // untypical ones of this measurement
   uint64_t settled_for_ = 0;
   uint64_t settle_calls_ = 0;
 };

@@ -63,10 +63,12 @@ bool is_product(const Convolution& c, const ConvolutionShape& s) {
 
 void add_words(Problem& problem, IntArrayRef words) { problem.insert(problem.end(), words.begin(), words.end()); }
 
+double work_of(const Convolution& c) { return static_cast<double>(c.input.numel()); }
+
 Problem problem_of(int64_t kind, const Convolution& c, int64_t flags) {
   Problem problem{kind, flags, c.transposed, c.groups, at::get_num_threads()};
   problem.reserve(24);
-  add_words(problem, c.input.sizes());
+  for (const int64_t size : {c.input.size(0), c.input.size(2), c.input.size(3)}) problem.push_back(rough_size(size));
   add_words(problem, c.weight.sizes());
   for (const auto* list : {&c.stride, &c.padding, &c.dilation, &c.output_padding}) add_words(problem, *list);
   return problem;
@@ -109,7 +111,7 @@ int64_t out_size(const Convolution& c, int dim) {
 Tensor input_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
   constexpr std::array<bool, 3> mask{true, false, false};
   Tensor result;
-  run_chosen(problem_of(kInputGradient, c, 0), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s),
+  run_chosen(problem_of(kInputGradient, c, 0), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s), work_of(c),
              [&](int way) {
                switch (way) {
                  case kByColumns: result = input_gradient_by_columns(gradient, c.weight, s); break;
@@ -131,7 +133,7 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
   std::tuple<Tensor, Tensor, Tensor> results;
   auto& [unused, weight, bias] = results;
   run_chosen(problem_of(kWeightGradient, c, with_bias), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s),
-             [&](int way) {
+             work_of(c), [&](int way) {
                switch (way) {
                  case kByColumns: weight = weight_gradient_by_columns(gradient, c.input, s); break;
                  case kBySamples: weight = weight_gradient_by_samples(gradient, c.input, s); break;
@@ -163,7 +165,7 @@ bool try_convolution(torch::jit::Stack& stack) {
     if (!has_bias || bias->scalar_type() == at::kFloat) allowed |= product_ways(c, s);
   }
   Tensor result;
-  run_chosen(problem_of(kForward, c, has_bias), allowed, [&](int way) {
+  run_chosen(problem_of(kForward, c, has_bias), allowed, work_of(c), [&](int way) {
     switch (way) {
       case kByColumns: result = forward_by_columns(c.input, c.weight, s); break;
       case kBySamples: result = forward_by_samples(c.input, c.weight, s); break;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRounds = 2;               // measurements of a way; the first pays for what is made once
 constexpr double kWorthwhile = 0.97;     // of the time of way 0, to leave it
-constexpr const char* kFileName = "kernel-choices-1.txt";  // the number is that of the format and of the ways' meaning
+constexpr const char* kFileName = "kernel-choices-2.txt";  // the number is that of the format and of the ways' meaning
 
 struct ProblemHash {
   size_t operator()(const Problem& problem) const {
@@ -87,7 +87,7 @@ int KernelChoice::pick(uint32_t allowed) {
   return next < 0 ? 0 : next;
 }
 
-bool KernelChoice::note(int way, uint64_t ticks) {
+bool KernelChoice::note(int way, double ticks) {
   std::lock_guard lock(mutex_);
   if (settled_ >= 0) return false;
   figures_[way].count++;
@@ -97,7 +97,7 @@ bool KernelChoice::note(int way, uint64_t ticks) {
     if (is_still_in(other)) return false;
     if (figures_[other].best < figures_[fastest].best) fastest = other;
   }
-  const bool pays = static_cast<double>(figures_[fastest].best) < kWorthwhile * static_cast<double>(figures_[0].best);
+  const bool pays = figures_[fastest].best < kWorthwhile * figures_[0].best;
   settled_ = pays ? fastest : 0;
   return true;
 }

@@ -4,9 +4,12 @@
 
 #include <x86intrin.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <vector>
 
@@ -21,12 +24,12 @@ class KernelChoice {
   // The way to go now. `allowed`: one bit a way; bit 0 is as eager does it and always allowed.
   int pick(uint32_t allowed);
   // What it took, in ticks of the time stamp counter. Returns whether this was the last measurement.
-  bool note(int way, uint64_t ticks);
+  bool note(int way, double ticks);
   int settled_way() const;  // -1: still measuring
 
  private:
   struct Figures {
-    uint64_t best = ~0ull;
+    double best = std::numeric_limits<double>::infinity();
     int count = 0;
   };
   bool is_still_in(int way) const;
@@ -39,6 +42,12 @@ class KernelChoice {
 
 // What a problem is: the op, sizes, flags, number of threads.
 using Problem = std::vector<int64_t>;
+// Sizes that go from call to call (a batch, a sequence) are told apart by an eighth of their magnitude: 896 to 1023 are
+// one size.
+constexpr int64_t rough_size(int64_t size) {
+  const int shift = std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(size))) - 3);
+  return size >> shift << shift;
+}
 
 // The choice for a problem; lives for ever.
 KernelChoice& choice_for(const Problem& problem);
@@ -47,17 +56,18 @@ void remember_choice(const Problem& problem, int way);
 // What ran otherwise than it will: a choice was being measured, a kernel was not compiled yet. Of the process.
 inline std::atomic<uint64_t> preparation_count{0};
 
-// Runs the way whose turn it is, and notes what it took. `run(way)`.
+// Runs the way whose turn it is, and notes what it took. `run(way)`; `work` makes problems of one rough size comparable.
 template <class Run>
-void run_chosen(const Problem& problem, uint32_t allowed, Run run) {
+void run_chosen(const Problem& problem, uint32_t allowed, double work, Run run) {
   auto& choice = choice_for(problem);
   const int way = choice.pick(allowed);
   const bool is_settled = choice.settled_way() >= 0;
   const uint64_t begin = __rdtsc();
   run(way);
+  const double ticks = static_cast<double>(__rdtsc() - begin);
   if (is_settled) return;
   preparation_count.fetch_add(1, std::memory_order_relaxed);
-  if (choice.note(way, __rdtsc() - begin)) remember_choice(problem, choice.settled_way());
+  if (choice.note(way, ticks / work)) remember_choice(problem, choice.settled_way());
 }
 // Forgets what is in memory; what is on disk is read again at the next question. For tests.
 void forget_choices();

@@ -42,10 +42,11 @@ Tensor by_onednn(const Tensor& left, const Tensor& right, const std::optional<Te
 
 template <class Eager>
 Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias, Eager eager) {
-  const Problem problem{kKind, bias.has_value(), left.size(0), left.size(1), right.size(1),
+  const double work = static_cast<double>(left.numel()) * static_cast<double>(right.size(1));
+  const Problem problem{kKind, bias.has_value(), rough_size(left.size(0)), rough_size(left.size(1)), right.size(1),
                         left.is_contiguous(), right.is_contiguous(), at::get_num_threads()};
   Tensor result;
-  run_chosen(problem, (1u << kWayCount) - 1,
+  run_chosen(problem, (1u << kWayCount) - 1, work,
              [&](int way) { result = way == kOneDnn ? by_onednn(left, right, bias) : eager(); });
   return result;
 }

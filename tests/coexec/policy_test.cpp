@@ -14,7 +14,7 @@ constexpr int kCallsToChoose = 5 + 6 * 3 + 5 * 2;
 void run(Policy& policy, int calls, const std::function<double(Way, int)>& seconds) {
   for (int call = 0; call < calls; ++call) {
     const Way way = policy.choose();
-    policy.note(way, seconds(way, call), /*was_recorded=*/false);
+    policy.note(way, seconds(way, call), /*is_untypical=*/false);
   }
 }
 
@@ -84,9 +84,19 @@ TEST(Policy, KeepsItsWayUnlessAnotherIsClearlyFaster) {
   EXPECT_EQ(policy.figures().way, Way::kEager);
 }
 
+TEST(Policy, AFunctionThatKnowsNoTypicalCallsIsMeasuredByOthers) {
+  Policy policy;
+  for (int call = 0; call < 200; ++call) {
+    const Way way = policy.choose();
+    policy.note(way, way == Way::kEager ? 1 : 2, /*is_untypical=*/way != Way::kEager);
+  }
+  EXPECT_TRUE(policy.figures().is_settled);
+  EXPECT_EQ(policy.choose(), Way::kEager);
+}
+
 TEST(Policy, RecordedCallsAreNotMeasured) {
   Policy policy;
-  for (int call = 0; call < 30; ++call) policy.note(policy.choose(), 1, /*was_recorded=*/true);
+  for (int call = 0; call < 30; ++call) policy.note(policy.choose(), 1, /*is_untypical=*/true);
   EXPECT_FALSE(policy.figures().is_settled);
   run(policy, kCallsToChoose, fixed(1, 2, 3));
   EXPECT_TRUE(policy.figures().is_settled);

@@ -58,8 +58,29 @@ TEST(KernelChoice, CallsThatMeasureAreCounted) {
   setenv("LOCKSTEP_CACHE", "", 1);
   forget_choices();
   const uint64_t before = preparation_count.load();
-  for (int call = 0; call < 10; ++call) run_chosen({77}, 0b11, [](int) {});
+  for (int call = 0; call < 10; ++call) run_chosen({77}, 0b11, 1, [](int) {});
   EXPECT_EQ(preparation_count.load(), before + 4);  // two ways, each twice
+}
+
+TEST(KernelChoice, SizesThatGoFromCallToCallAreTakenRoughly) {
+  for (const int64_t exact : {0, 1, 2, 5, 7}) EXPECT_EQ(rough_size(exact), exact);
+  EXPECT_EQ(rough_size(896), 896);
+  EXPECT_EQ(rough_size(1023), 896);
+  EXPECT_EQ(rough_size(1024), 1024);
+  EXPECT_EQ(rough_size(1151), 1024);
+  EXPECT_EQ(rough_size(1280), 1280);
+}
+
+TEST(KernelChoice, WhatVariesInSizeIsComparedByWork) {
+  setenv("LOCKSTEP_CACHE", "", 1);
+  forget_choices();
+  auto& choice = choice_for({78});
+  choice.pick(0b11);
+  EXPECT_FALSE(choice.note(0, 100.0 / 1));
+  EXPECT_FALSE(choice.note(0, 200.0 / 2));
+  EXPECT_FALSE(choice.note(1, 120.0 / 2));
+  EXPECT_TRUE(choice.note(1, 60.0 / 1));
+  EXPECT_EQ(choice.settled_way(), 1);
 }
 
 struct OnDisk : testing::Test {
