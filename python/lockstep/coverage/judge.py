@@ -147,7 +147,7 @@ def _differences(
         found += _leaf_differences(x, z, masks[i], way)
         if x.rng != z.rng and x.rng == y.rng:
             found.append("the state of a random generator differs")
-        if way.warns_alike and z.warnings != y.warnings:
+        if not way.is_peer and z.warnings != y.warnings:
             found.append(f"warnings: eager {y.warnings}, the other {z.warnings}"[:600])
         lines += [f"call {i + 1}: {line}" for line in found]
         if found and status == "equal":
@@ -246,7 +246,7 @@ def judge(program: Program, way: Eager, mark: Mark = lambda phase: None) -> dict
         return {**result, "status": "error", "detail": [f"{type(e).__name__}: {e}"[:600], *last]}
     masks, unstable = _masks(a, b), _unstable(a, b)
     status, lines = _differences(a, b, c, way, masks)
-    if status == "wrong" and way.exact:
+    if status == "wrong" and not way.is_peer:
         _doubt(program, a, c, way, masks)
         status, lines = _differences(a, b, c, way, masks)
         if status == "equal":

@@ -47,9 +47,18 @@ def raised(error, file):
     return [type(error).__name__, str(error), ours]
 
 
-def run_call(module, state, step, call):
+def nudged(value):
+    """A float tensor whose numbers are a few units in the last place larger; others as they are."""
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+        return value
+    return value * (1 + 4 * torch.finfo(torch.float32).eps)
+
+
+def run_call(module, state, step, call, nudge=False):
     """One call and its snapshot: result or exception, state, arguments, random states."""
     arguments = module.inputs(call)
+    if nudge:
+        arguments = tuple(map(nudged, arguments))
     values = {"state": state, "arguments": list(arguments)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -72,6 +81,20 @@ def run_eager(text, name, calls):
     return [run_call(module, state, module.step, call) for call in range(calls)]
 
 
+def is_ill_conditioned(text, name, calls, expected):
+    """Whether eager itself leaves the tolerance where its inputs change in the last bits.
+
+    A gradient that is rounding noise alone, made a step of full size by an optimizer, does.
+    """
+    module = load(text, name)
+    state = module.start()
+    for call, eager in enumerate(expected[:calls]):
+        found = run_call(module, state, module.step, call, nudge=True)
+        if first_difference(eager, found, TOLERANCE):
+            return True
+    return False
+
+
 def check_program(text, name="program", calls=CALLS, options=None, stats=None):
     """None, or what differs first between eager and lockstep, as a dict with `kind` and `text`.
 
@@ -92,6 +115,10 @@ def check_program(text, name="program", calls=CALLS, options=None, stats=None):
     else:
         counted = lockstep.function(module.step, **knobs)
         failure = compare_calls(module, state, counted, expected, tolerance)
+    if failure and tolerance:
+        restore(before)
+        if is_ill_conditioned(text, name, calls, expected):
+            failure = None
     if stats is not None:
         for key, value in lockstep.stats(counted).items():
             if isinstance(value, (int, float)):
