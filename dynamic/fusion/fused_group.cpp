@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <numeric>
 
 #include "dynamic/shape_memo.h"
 
@@ -13,7 +12,7 @@ namespace {
 
 using graph::Layout;
 
-std::atomic<uint64_t> next_id{1};
+std::atomic<int64_t> next_id{1};
 
 // No two elements in one place: sorted by stride, each dim steps over the smaller ones.
 bool is_without_overlap(const Layout& layout) {
@@ -43,7 +42,7 @@ bool computes_in_result_type(const Layout& input, const Layout& target) {
   const bool is_scalar = input.wrapped_number || input.sizes.empty();
   if (c10::isFloatingType(target.dtype))
     return is_scalar || !c10::isFloatingType(input.dtype) || c10::elementSize(input.dtype) < c10::elementSize(target.dtype);
-  return is_scalar && !c10::isFloatingType(input.dtype) && target.dtype != c10::ScalarType::Bool;
+  return is_scalar && !c10::isFloatingType(input.dtype);
 }
 
 bool is_plain(const Layout& layout) { return jit_type(layout.dtype) && !layout.conj && !layout.neg; }
@@ -102,20 +101,17 @@ const FusionFacts& FusedGroup::facts_of(const Event& event) {
 bool FusedGroup::overlaps_another_layout(const Event& event, const FusionFacts& facts) const {
   const auto& inputs = event.signature->inputs;
   for (size_t i = 0; i < event.operands.size(); ++i) {
-    const auto* storage = event.operands[i].storage.get();
-    if (!storage) continue;
+    const auto& operand = event.operands[i];
+    if (!operand.storage) continue;
     const bool is_written = static_cast<int>(i) == facts.written;
     for (const auto& buffer : buffers_)
-      if (buffer.storage == storage && (is_written || buffer.is_written || buffer.is_produced()) &&
-          (buffer.offset != event.operands[i].offset || !buffer.layout->same_geometry(inputs[i]) ||
-           buffer.layout->dtype != inputs[i].dtype))
+      if (buffer.storage == operand.storage.get() && (is_written || buffer.is_written) &&
+          !buffer.is_same_part(operand, inputs[i]))
         return true;
     if (!is_written) continue;
+    const BufferUse target{operand.storage.get(), operand.offset, &inputs[i]};
     for (size_t j = 0; j < event.operands.size(); ++j)
-      if (event.operands[j].storage.get() == storage &&
-          (event.operands[j].offset != event.operands[i].offset || !inputs[j].same_geometry(inputs[i]) ||
-           inputs[j].dtype != inputs[i].dtype))
-        return true;
+      if (event.operands[j].storage == operand.storage && !target.is_same_part(event.operands[j], inputs[j])) return true;
   }
   return false;
 }
@@ -128,13 +124,10 @@ bool FusedGroup::begins_another_round(const Event& event) const {
   return std::any_of(events_.begin(), events_.end(), [&](const Event* other) { return other->node == event.node; });
 }
 
-int FusedGroup::find_or_add_buffer(c10::StorageImpl* storage, int64_t offset, const Layout& layout, int event,
-                                   int operand) {
+int FusedGroup::find_or_add_buffer(const Operand& operand, const Layout& layout) {
   for (size_t b = 0; b < buffers_.size(); ++b)
-    if (buffers_[b].storage == storage && buffers_[b].offset == offset && buffers_[b].layout->dtype == layout.dtype &&
-        buffers_[b].layout->same_geometry(layout))
-      return static_cast<int>(b);
-  buffers_.push_back({storage, offset, &layout, event, operand, false, 0});
+    if (buffers_[b].is_same_part(operand, layout)) return static_cast<int>(b);
+  buffers_.push_back({operand.storage.get(), operand.offset, &layout});
   return static_cast<int>(buffers_.size()) - 1;
 }
 
@@ -155,15 +148,13 @@ bool FusedGroup::try_add(Event& event) {
       return false;
   }
   if (has_loose_tensor(event) || overlaps_another_layout(event, facts)) return false;
-  const int index = static_cast<int>(events_.size());
   events_.push_back(&event);
   facts_.push_back(&facts);
   first_wire_.push_back(static_cast<int>(wiring_.size()));
   for (size_t i = 0; i < event.operands.size(); ++i) {
     int buffer = -1;
-    if (auto* storage = event.operands[i].storage.get()) {
-      buffer = find_or_add_buffer(storage, event.operands[i].offset, event.signature->inputs[i], index,
-                                  static_cast<int>(i));
+    if (event.operands[i].storage) {
+      buffer = find_or_add_buffer(event.operands[i], event.signature->inputs[i]);
       buffers_[buffer].held++;
       buffers_[buffer].is_written |= static_cast<int>(i) == facts.written;
     }
@@ -172,7 +163,8 @@ bool FusedGroup::try_add(Event& event) {
   int result = -1;
   if (facts.written < 0) {
     result = static_cast<int>(buffers_.size());
-    buffers_.push_back({event.outputs[0].get(), facts.target->offset, facts.target, index, -1, true, 1});
+    buffers_.push_back({event.outputs[0].get(), facts.target->offset, facts.target, /*is_produced=*/true,
+                        /*is_written=*/true, /*held=*/1});
   }
   results_.push_back(result);
   return true;
@@ -204,17 +196,17 @@ GroupKey FusedGroup::key() {
   for (size_t e = 0; e < events_.size(); ++e) {
     key.push_back(facts_[e]->id);
     const size_t end = e + 1 < events_.size() ? first_wire_[e + 1] : wiring_.size();
-    for (size_t wire = first_wire_[e]; wire < end; ++wire) key.push_back(static_cast<uint64_t>(wiring_[wire] + 1));
+    for (size_t wire = first_wire_[e]; wire < end; ++wire) key.push_back(wiring_[wire] + 1);
     for (const int argument : facts_[e]->row->statics)
-      key.push_back(std::bit_cast<uint64_t>(events_[e]->args[argument].toScalar().toDouble()));
+      key.push_back(std::bit_cast<int64_t>(events_[e]->args[argument].toScalar().toDouble()));
     for (const int argument : facts_[e]->row->scalars) key.push_back(events_[e]->args[argument].isNone());
   }
   wanted_.assign(buffers_.size(), false);
   for (size_t b = 0; b < buffers_.size(); ++b) {
     const auto& buffer = buffers_[b];
-    wanted_[b] = buffer.is_produced() ? c10::raw::intrusive_ptr::use_count(buffer.storage) > buffer.held
-                                      : buffer.is_written;
-    if (buffer.is_produced()) key.push_back(wanted_[b]);
+    wanted_[b] = buffer.is_produced ? c10::raw::intrusive_ptr::use_count(buffer.storage) > buffer.held
+                                    : buffer.is_written;
+    if (buffer.is_produced) key.push_back(wanted_[b]);
   }
   return key;
 }

@@ -17,7 +17,7 @@ struct FusionFacts {
   const OpRow* row = nullptr;             // null: cannot be fused
   const graph::Layout* target = nullptr;  // what it makes or writes: the space that it iterates over
   int written = -1;                       // the operand that it writes, or -1
-  uint64_t id = 0;                        // unique in the process
+  int64_t id = 0;                         // unique in the process
 };
 
 // Part of a storage that the group reads or writes, always in one layout where it is written.
@@ -25,14 +25,16 @@ struct BufferUse {
   c10::StorageImpl* storage = nullptr;
   int64_t offset = 0;                     // elements
   const graph::Layout* layout = nullptr;
-  int event = 0, operand = -1;            // where it was met first; operand -1: made by that event
+  bool is_produced = false;               // made by an event of the group
   bool is_written = false;
   uint32_t held = 0;                      // references of the group's events
 
-  bool is_produced() const { return operand < 0; }
+  bool is_same_part(const Operand& operand, const graph::Layout& its_layout) const {
+    return storage == operand.storage.get() && offset == operand.offset && layout->same_geometry(its_layout);
+  }
 };
 
-using GroupKey = std::vector<uint64_t>;
+using GroupKey = graph::SignatureWords;
 
 class FusedGroup {
  public:
@@ -57,7 +59,7 @@ class FusedGroup {
 
  private:
   const FusionFacts& facts_of(const Event& event);
-  int find_or_add_buffer(c10::StorageImpl* storage, int64_t offset, const graph::Layout& layout, int event, int operand);
+  int find_or_add_buffer(const Operand& operand, const graph::Layout& layout);
   bool overlaps_another_layout(const Event& event, const FusionFacts& facts) const;
   bool begins_another_round(const Event& event) const;
 

@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kMaxPlans = 1 << 14;
 
 jit::ScalarValue scalar_value(const Event& event, const ScalarUse& use) {
-  const auto& argument = use.argument >= 0 ? event.args[use.argument] : c10::IValue();
-  const c10::Scalar scalar = use.argument >= 0 ? argument.toScalar() : event.operands[use.operand].direct.item();
+  const c10::Scalar scalar =
+      use.argument >= 0 ? event.args[use.argument].toScalar() : event.operands[use.operand].direct.item();
   jit::ScalarValue value{};
   if (!jit::is_floating(use.type)) {
     value.whole = scalar.to<int64_t>();
@@ -30,21 +30,16 @@ jit::ScalarValue scalar_value(const Event& event, const ScalarUse& use) {
 
 FusionStatistics fusion_statistics;
 
-size_t Fuser::KeyHash::operator()(const GroupKey& key) const {
-  uint64_t hash = key.size();
-  for (const uint64_t word : key) hash = (hash ^ word) * 0x9e3779b97f4a7c15ull, hash ^= hash >> 32;
-  return hash;
-}
-
 Fuser::Plan& Fuser::find_plan() {
   if (plans_.size() > kMaxPlans) plans_.clear();
   auto [place, is_new] = plans_.try_emplace(group_.key());
+  auto& plan = place->second;
   if (is_new) {
-    place->second.group = create_spec(group_);
-    if (!place->second.group.buffers.empty()) place->second.slot = KernelService::instance().request(place->second.group.spec);
+    plan.group = create_spec(group_);
+    if (!plan.group.buffers.empty()) plan.slot = KernelService::instance().request(plan.group.spec);
     fusion_statistics.kernels.fetch_add(1, std::memory_order_relaxed);
   }
-  return place->second;
+  return plan;
 }
 
 void Fuser::run_fused(Plan& plan, const jit::Kernel& kernel) {
@@ -55,7 +50,7 @@ void Fuser::run_fused(Plan& plan, const jit::Kernel& kernel) {
   for (size_t b = 0; b < group.buffers.size(); ++b) {
     const auto& use = group_.buffers()[group.buffers[b]];
     auto* storage = use.storage;
-    if (use.is_produced() && !storage->data())
+    if (use.is_produced && !storage->data())
       storage->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(storage->nbytes()));
     buffers.push_back(static_cast<char*>(const_cast<void*>(storage->data())) +
                       use.offset * jit::bytes_of(group.spec.buffers[b].type));

@@ -38,7 +38,7 @@ class Fuser {
     std::shared_ptr<const jit::Kernel::Prepared> prepared;  // as soon as there is a kernel
   };
   struct KeyHash {
-    size_t operator()(const GroupKey& key) const;
+    size_t operator()(const GroupKey& key) const { return graph::hash_words(key); }
   };
   Plan& find_plan();
   void run_fused(Plan& plan, const jit::Kernel& kernel);

@@ -73,7 +73,8 @@ class SpecBuilder {
   GroupSpec build() {
     for (int e = 0; e < static_cast<int>(group_.events().size()); ++e) {
       OpBody body(
-          *group_.events()[e], e, result_.spec, [&](int operand) { return read(group_.buffer_of(e, operand)); },
+          *group_.events()[e], e, group_.facts(e).written, *group_.facts(e).target, result_.spec,
+          [&](int operand) { return read(group_.buffer_of(e, operand)); },
           [&](int operand, bool is_result, jit::ValueId value) {
             current_[is_result ? group_.result_of(e) : group_.buffer_of(e, operand)] = value;
           },

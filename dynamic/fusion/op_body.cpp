@@ -1,5 +1,7 @@
 #include "dynamic/fusion/op_body.h"
 
+#include <algorithm>
+
 namespace lockstep::dynamic {
 
 std::optional<jit::DType> jit_type(c10::ScalarType type) {
@@ -18,32 +20,10 @@ std::optional<jit::DType> jit_type(c10::ScalarType type) {
   }
 }
 
-namespace {
-
-// Position of the operand that the op writes, or -1.
-int written_operand(const Event& event) {
-  int operand = 0;
-  for (size_t a = 0; a < event.node->op->args.size(); ++a) {
-    const auto& slot = event.node->op->args[a];
-    if (slot.kind != graph::ArgKind::kTensor) continue;
-    if (slot.is_written) return operand;
-    ++operand;
-  }
-  return -1;
-}
-
-const graph::Layout& target_layout(const Event& event) {
-  const int written = written_operand(event);
-  return written >= 0 ? event.signature->inputs[written] : event.signature->outputs[0];
-}
-
-}  // namespace
-
 jit::DType OpBody::type() const {
-  const auto target = target_layout(event_).dtype;
-  if (target == c10::ScalarType::Bool && !event_.signature->inputs.empty() && event_.signature->inputs[0].is_defined())
+  if (target_.dtype == c10::ScalarType::Bool && !event_.signature->inputs.empty() && event_.signature->inputs[0].is_defined())
     return *jit_type(event_.signature->inputs[0].dtype);
-  return *jit_type(target);
+  return *jit_type(target_.dtype);
 }
 
 OpBody::Value OpBody::in_own_type(int operand) {
@@ -61,10 +41,9 @@ OpBody::Value OpBody::in(int operand) {
 OpBody::Value OpBody::scalar(int argument) { return use_scalar_({index_, argument, -1, type()}); }
 
 void OpBody::finish(Value value) {
-  const auto wanted = *jit_type(target_layout(event_).dtype);
+  const auto wanted = *jit_type(target_.dtype);
   if (spec_.type_of(value) != wanted) value = spec_.cast(value, wanted);
-  const int written = written_operand(event_);
-  write_(written >= 0 ? written : 0, written < 0, value);
+  write_(std::max(written_, 0), /*is_result=*/written_ < 0, value);
 }
 
 }  // namespace lockstep::dynamic

@@ -27,9 +27,11 @@ class OpBody {
   using Read = std::function<Value(int operand)>;
   using Write = std::function<void(int operand_or_result, bool is_result, Value value)>;
   using UseScalar = std::function<Value(ScalarUse)>;
-  OpBody(const Event& event, int index, jit::KernelSpec& spec, Read read, Write write, UseScalar use_scalar)
-      : event_(event), index_(index), spec_(spec), read_(std::move(read)), write_(std::move(write)),
-        use_scalar_(std::move(use_scalar)) {}
+  // `written`: the operand that the op writes, or -1; `target`: the layout of that, or of its result.
+  OpBody(const Event& event, int index, int written, const graph::Layout& target, jit::KernelSpec& spec, Read read,
+         Write write, UseScalar use_scalar)
+      : event_(event), index_(index), written_(written), target_(target), spec_(spec), read_(std::move(read)),
+        write_(std::move(write)), use_scalar_(std::move(use_scalar)) {}
 
   jit::KernelSpec& spec() { return spec_; }
   // The type that the op computes in: of its result, or of its first operand where the result is a truth value.
@@ -60,7 +62,8 @@ class OpBody {
 
  private:
   const Event& event_;
-  int index_;
+  int index_, written_;
+  const graph::Layout& target_;
   jit::KernelSpec& spec_;
   Read read_;
   Write write_;

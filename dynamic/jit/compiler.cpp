@@ -31,6 +31,16 @@ std::string find_obstacle(const KernelSpec& spec, const HostTarget& target) {
   return {};
 }
 
+// The object comes back as well, for those who keep it.
+CompileResult compile_for(const KernelSpec& spec, const HostTarget& target, std::string* object) {
+  CompileResult result;
+  result.reason = find_obstacle(spec, target);
+  if (!result.reason.empty()) return result;
+  LoopPlan plan = make_plan(spec);
+  *object = compile_object(spec, plan, target, &result.reason);
+  return object->empty() ? result : link(spec, std::move(plan), *object);
+}
+
 double ms_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
@@ -38,13 +48,8 @@ double ms_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 CompileResult compile(const KernelSpec& spec, TargetChoice choice) {
-  HostTarget target = find_target(choice);
-  CompileResult result;
-  result.reason = find_obstacle(spec, target);
-  if (!result.reason.empty()) return result;
-  LoopPlan plan = make_plan(spec);
-  std::string object = compile_object(spec, plan, target, &result.reason);
-  return object.empty() ? result : link(spec, std::move(plan), object);
+  std::string object;
+  return compile_for(spec, find_target(choice), &object);
 }
 
 KernelCache::KernelCache(std::string folder, TargetChoice choice)
@@ -98,13 +103,8 @@ std::optional<CompileResult> KernelCache::find(const KernelSpec& spec, const std
 
 CompileResult KernelCache::make(const KernelSpec& spec, const std::string& text) {
   auto start = std::chrono::steady_clock::now();
-  CompileResult result;
-  result.reason = find_obstacle(spec, target_);
-  if (!result.reason.empty()) return result;
-  LoopPlan plan = make_plan(spec);
-  std::string object = compile_object(spec, plan, target_, &result.reason);
-  if (object.empty()) return result;
-  result = link(spec, std::move(plan), object);
+  std::string object;
+  CompileResult result = compile_for(spec, target_, &object);
   if (!result) return result;
   DiskCache(folder_).insert(key_of(text), object);
   std::lock_guard<std::mutex> lock(mutex_);

@@ -88,6 +88,7 @@ class KernelEmitter {
   Needed find_needed(const std::vector<ValueId>& roots, int pass, bool is_finish) const;
   void evaluate(const std::vector<ValueId>& order, Point& point);
   Value* evaluate_one(ValueId value, Point& point);
+  Value* load_columns(llvm::Type* lane, Value* address, const Point& point);
   Value* load_slot(ValueId value, const Point& point);
   void save_slot(ValueId value, Value* lanes, const Point& point);
   Value* load_total(ValueId value, const Point& point);

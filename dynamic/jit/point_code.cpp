@@ -102,18 +102,19 @@ Value* KernelEmitter::stash_address(ValueId value, const Point& point) {
   return add_bytes(add_bytes(point.stashes, row), offset);
 }
 
+// The columns of the point, or one lane that is spread.
+Value* KernelEmitter::load_columns(llvm::Type* lane, Value* address, const Point& point) {
+  if (!point.slot_lane) return splat(code_, builder_.CreateLoad(lane, address));
+  address = builder_.CreateGEP(lane, address, point.slot_lane);
+  return builder_.CreateAlignedLoad(FixedVectorType::get(lane, kLanes), address, llvm::Align(1));
+}
+
 // Slots hold accumulators' lane types: bool as i8.
 Value* KernelEmitter::load_slot(ValueId value, const Point& point) {
   DType type = spec_.type_of(value);
   llvm::Type* lane = accumulator_lane_type(code_, type);
   Value* address = add_bytes(point.slots, builder_.CreateMul(word(kSlotBytes), constant(plan_.slots[value])));
-  Value* lanes;
-  if (point.slot_lane) {
-    address = builder_.CreateGEP(lane, address, point.slot_lane);
-    lanes = builder_.CreateAlignedLoad(FixedVectorType::get(lane, kLanes), address, llvm::Align(1));
-  } else {
-    lanes = splat(code_, builder_.CreateLoad(lane, address));
-  }
+  Value* lanes = load_columns(lane, address, point);
   return type == DType::kBool ? cast_lanes(code_, lanes, DType::kUInt8, DType::kBool) : lanes;
 }
 
@@ -139,13 +140,7 @@ Value* KernelEmitter::load_total(ValueId value, const Point& point) {
   DType type = spec_.type_of(value);
   llvm::Type* wide = wide_lane(value);
   Value* address = add_bytes(point.totals, builder_.CreateMul(word(kSlotBytes), constant(pass_of_total(value))));
-  Value* lanes;
-  if (point.slot_lane) {
-    address = builder_.CreateGEP(wide, address, point.slot_lane);
-    lanes = builder_.CreateAlignedLoad(FixedVectorType::get(wide, kLanes), address, llvm::Align(1));
-  } else {
-    lanes = splat(code_, builder_.CreateLoad(wide, address));
-  }
+  Value* lanes = load_columns(wide, address, point);
   if (type == DType::kBool) return cast_lanes(code_, lanes, DType::kUInt8, DType::kBool);
   if (!is_floating(type)) return lanes;
   return round_lanes(code_, builder_.CreateFPCast(lanes, vector_type(code_, type)), type);

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "dynamic/jit/disk_cache.h"
+#include "graph/layout.h"
 
 namespace lockstep::dynamic {
 
@@ -20,11 +21,7 @@ constexpr double kWorthwhile = 0.97;     // of the time of way 0, to leave it
 constexpr const char* kFileName = "kernel-choices-2.txt";  // the number is that of the format and of the ways' meaning
 
 struct ProblemHash {
-  size_t operator()(const Problem& problem) const {
-    uint64_t hash = problem.size();
-    for (const int64_t word : problem) hash = (hash ^ static_cast<uint64_t>(word)) * 0x9e3779b97f4a7c15ull;
-    return hash ^ (hash >> 29);
-  }
+  size_t operator()(const Problem& problem) const { return graph::hash_words(problem); }
 };
 
 struct Choices {
@@ -47,7 +44,7 @@ const std::string& machine() {
       if (line.starts_with("flags") && flags.empty()) flags = line;
     }
     char text[32];
-    std::snprintf(text, sizeof text, "%016zx", std::hash<std::string>()(model + flags));
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(jit::hash_bytes(model + flags, 0)));
     return std::string(text);
   }();
   return name;

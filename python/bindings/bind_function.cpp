@@ -107,21 +107,28 @@ struct Callable {
   }
 };
 
+using Settings = std::tuple<bool, std::string, bool, bool>;  // lockstep.knobs.for_core
+
+void configure(Function& function, const Settings& settings) {
+  const auto& [waits_for_errors, runner, is_strict, fuses] = settings;
+  function.waits_for_errors = waits_for_errors;
+  function.forced_way = runner == "inplace" ? Way::kInPlace : Way::kBehind;
+  function.is_strict = is_strict;
+  function.fuses = fuses;
+}
+
 // False where this call is to run eagerly.
 bool prepare(const py::object& self, Callable& callable, const py::args& args, const py::kwargs& kwargs) {
   auto& core = *callable.core;
   if (Session::active_on_this_thread()) return true;
-  const auto settings = self.attr("_settings")().cast<std::tuple<std::string, bool, std::string, bool, bool>>();
-  if (std::get<0>(settings) == "never") {
+  const auto [when, settings] = self.attr("_settings")().cast<std::pair<std::string, Settings>>();
+  if (when == "never") {
     core.counters.calls++;
     core.counters.reasons[static_cast<int>(graph::Reason::switched_off)]++;
     return false;
   }
-  core.is_auto = std::get<0>(settings) == "auto";
-  core.waits_for_errors = std::get<1>(settings);
-  core.forced_way = std::get<2>(settings) == "inplace" ? Way::kInPlace : Way::kBehind;
-  core.is_strict = std::get<3>(settings);
-  core.fuses = std::get<4>(settings);
+  core.is_auto = when == "auto";
+  configure(core, settings);
   if (core.graph.op_node_count() == 0 && !core.is_busy.load()) self.attr("_name_origins")(args, kwargs);
   return true;
 }
@@ -196,12 +203,7 @@ void bind_function(py::module_& m) {
   py::class_<Function, std::shared_ptr<Function>>(m, "Function")
       .def(py::init<>())
       .def_readwrite("name", &Function::name)
-      .def("set_runner", [](Function& f, const std::string& runner) {
-        f.forced_way = runner == "inplace" ? Way::kInPlace : Way::kBehind;
-      })
-      .def_readwrite("waits_for_errors", &Function::waits_for_errors)
-      .def_readwrite("is_strict", &Function::is_strict)
-      .def_readwrite("fuses", &Function::fuses)
+      .def("configure", &configure)
       .def_readwrite("max_nodes", &Function::max_nodes)
       .def_readonly("serial", &Function::serial)
       .def("name_origin", &name_origin)

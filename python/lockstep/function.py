@@ -48,17 +48,8 @@ class Function(_C.Callable):
             self._is_coroutine = asyncio.coroutines._is_coroutine
         _all_functions.add(self)
 
-    def _settings(self) -> tuple[str, bool, str, bool, bool]:
-        """What is in force: (when, waits_for_errors, runner, is_strict, fuses)."""
-        settings = knobs.current(self._options)
-        is_strict = settings["numerics"] == "strict"
-        return (
-            settings["when"],
-            settings["errors"] == "exact",
-            settings["runner"],
-            is_strict,
-            not is_strict and settings["fuse"] != "nothing",
-        )
+    def _settings(self) -> tuple[str, tuple[bool, str, bool, bool]]:
+        return knobs.for_core(self._options)
 
     def _name_origins(self, args: tuple, kwargs: dict) -> None:
         name_origins(self.core.name_origin, self.__wrapped__, args, kwargs)

@@ -105,6 +105,14 @@ def current(own: dict) -> dict:
     return settings
 
 
+def for_core(own: dict) -> tuple[str, tuple[bool, str, bool, bool]]:
+    """What is in force, as the core takes it: when, (waits_for_errors, runner, is_strict, fuses)."""
+    settings = current(own)
+    is_strict = settings["numerics"] == "strict"
+    fuses = not is_strict and settings["fuse"] != "nothing"
+    return settings["when"], (settings["errors"] == "exact", settings["runner"], is_strict, fuses)
+
+
 def warn_of_misspelt_names() -> None:
     """Warns of each environment variable that is nearly named as one of ours. Call at import."""
     known = [*(name.upper() for name in KNOBS), "LOG", "DISABLE", "CACHE"]

@@ -44,13 +44,10 @@ class session:
             message = "this session is open already: close it first, or make another one"
             raise Error("session_open", "lockstep.session", message)
         self._is_open = True
-        settings = knobs.current(self._options)
-        self._runs = not is_disabled() and settings["when"] != "never"
+        when, settings = knobs.for_core(self._options)
+        self._runs = not is_disabled() and when != "never"
         if self._runs:
-            self.core.waits_for_errors = settings["errors"] == "exact"
-            self.core.is_strict = settings["numerics"] == "strict"
-            self.core.fuses = not self.core.is_strict and settings["fuse"] != "nothing"
-            self.core.set_runner(settings["runner"])
+            self.core.configure(settings)
             self._thread = threading.get_ident()
             self.core.begin()
         return self
