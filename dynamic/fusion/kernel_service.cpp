@@ -4,24 +4,57 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <new>
+
 namespace lockstep::dynamic {
 
 namespace {
 
 constexpr int kNiceness = 10;  // the run has the cores first
+std::atomic<bool> is_made{false};
 
 }  // namespace
 
-// Never destroyed: the thread may compile while the process exits.
+// Never destroyed: a session may end after it.
 KernelService& KernelService::instance() {
   static auto* service = new KernelService;
   return *service;
 }
 
+// The compiler has locks of its own: no fork in the middle of a compilation.
 KernelService::KernelService() {
-  // A lock that another thread held while the process forked would stay locked in the child.
-  pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
-                 [] { instance().mutex_.unlock(); });
+  pthread_atfork([] { instance().hold(); }, [] { instance().release(); }, [] { instance().release_in_child(); });
+  is_made = true;
+}
+
+void KernelService::hold() {
+  std::unique_lock lock(mutex_);
+  ++held_;
+  idle_.wait(lock, [this] { return !is_busy_; });
+  lock.release();
+}
+
+void KernelService::release() {
+  --held_;
+  mutex_.unlock();
+  work_.notify_one();
+}
+
+// The child has no thread of ours; the condition variables still count those who waited in the parent.
+void KernelService::release_in_child() {
+  held_ = 0;
+  new (&work_) std::condition_variable;
+  new (&idle_) std::condition_variable;
+  mutex_.unlock();
+}
+
+void KernelService::stop() {
+  if (!is_made) return;
+  auto& service = instance();
+  service.hold();
+  service.jobs_.clear();
+  service.idle_.notify_all();
+  service.mutex_.unlock();
 }
 
 std::shared_ptr<KernelSlot> KernelService::request(const jit::KernelSpec& spec) {
@@ -52,7 +85,7 @@ void KernelService::loop() {
   setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread alone, on Linux
   std::unique_lock lock(mutex_);
   for (;;) {
-    work_.wait(lock, [this] { return !jobs_.empty(); });
+    work_.wait(lock, [this] { return !jobs_.empty() && held_ == 0; });
     auto job = std::move(jobs_.front());
     jobs_.pop_front();
     is_busy_ = true;
@@ -66,7 +99,7 @@ void KernelService::loop() {
       if (failures_.size() < kKeptFailures) failures_.push_back(std::move(result.reason));
     }
     is_busy_ = false;
-    if (jobs_.empty()) idle_.notify_all();
+    idle_.notify_all();
   }
 }
 
@@ -77,6 +110,7 @@ std::vector<std::string> KernelService::failures() {
 
 void KernelService::wait() {
   std::unique_lock lock(mutex_);
+  if (!jobs_.empty()) start_thread_locked();  // a forked child has the parent's jobs, but not its thread
   idle_.wait(lock, [this] { return jobs_.empty() && !is_busy_; });
 }
 

@@ -39,6 +39,8 @@ class KernelService {
   std::shared_ptr<KernelSlot> request(const jit::KernelSpec& spec);
   // Until everything that was requested is there. For tests and measurements.
   void wait();
+  // Nothing is compiled from then on. To be called before the process exits: the compiler's globals go then.
+  static void stop();
   jit::CacheStatistics statistics() const { return cache_.statistics(); }
   std::vector<std::string> failures();  // why kernels could not be compiled, the first ones
 
@@ -50,6 +52,9 @@ class KernelService {
   KernelService();
   void start_thread_locked();
   void loop();
+  void hold();  // until the thread does nothing; the mutex stays locked
+  void release();
+  void release_in_child();
 
   jit::KernelCache cache_;
   std::mutex mutex_;
@@ -58,6 +63,7 @@ class KernelService {
   static constexpr size_t kKeptFailures = 64;
   std::vector<std::string> failures_;
   bool is_busy_ = false;
+  int held_ = 0;     // by how many the thread is kept from the next job
   int process_ = 0;  // whose thread it is: a forked child has none
 };
 

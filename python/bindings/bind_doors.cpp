@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include "coexec/session.h"
+#include "dynamic/fusion/kernel_service.h"
 #include "python/bindings/bind.h"
 #include "python/bindings/method_doors.h"
 #include "tracer/hook.h"
@@ -30,9 +31,10 @@ void bind_doors(py::module_& m) {
       if (session->is_active()) session->drain_from_other_thread();
   });
   m.def("after_fork_in_child", [] { Session::abandon_all(); });
-  m.def("stop_runners", [] {
+  m.def("stop_threads", [] {
     py::gil_scoped_release released;
     for (Session* session : Session::all()) session->runner().stop();
+    dynamic::KernelService::stop();
   });
 }
 

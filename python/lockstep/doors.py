@@ -134,4 +134,4 @@ def install(library) -> None:
     _install_thread_door(library)
     _install_library_door(library)
     os.register_at_fork(before=library.drain_all, after_in_child=library.after_fork_in_child)
-    atexit.register(library.stop_runners)
+    atexit.register(library.stop_threads)

@@ -63,13 +63,18 @@ def default(fn):
     return lockstep.function(fn, when="always", numerics="default")
 
 
-def test_training_stays_with_eager():
+def test_training_stays_with_eager(tmp_path):
     torch.manual_seed(0)
     model = ConvolutionNet()
     twin, exact = copy.deepcopy(model), copy.deepcopy(model)
     eager, eager_state, _ = train(model, lambda fn: fn, 24)
+    groups = _C.fusion_statistics()["groups"]
     own, own_state, step = train(twin, default, 24)
+    _C.wait_for_kernels()
     assert lockstep.stats(step)["graph_ops"] > 0.9 * lockstep.stats(step)["ops"]
+    step(torch.randn(6, 3, 20, 20), torch.randint(10, (6,)))
+    assert _C.fusion_statistics()["groups"] > groups
+    assert (tmp_path / "kernel-choices-2.txt").exists()
     assert torch.equal(own_state, eager_state), "other random numbers were drawn"
     assert own[0] == pytest.approx(eager[0], rel=1e-5)
     assert own == pytest.approx(eager, rel=1e-3)
@@ -152,7 +157,10 @@ def test_optimizers_agree_with_eager():
                 _C.wait_for_kernels()
             return parameters
 
-        for own, eager in zip(train(default), train(lambda fn: fn), strict=True):
+        groups = _C.fusion_statistics()["groups"]
+        own_parameters = train(default)
+        assert _C.fusion_statistics()["groups"] > groups
+        for own, eager in zip(own_parameters, train(lambda fn: fn), strict=True):
             torch.testing.assert_close(own, eager, rtol=1e-5, atol=1e-6)
 
 

@@ -1,0 +1,80 @@
+// The thread that compiles beside the run, over fork and exit.
+#include "dynamic/fusion/kernel_service.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace lockstep::dynamic {
+namespace {
+
+// Nothing on disk: everything is compiled.
+const int no_cache = setenv("LOCKSTEP_CACHE", "", 1);
+
+jit::KernelSpec spec_number(int number) {
+  jit::KernelSpec spec;
+  spec.sizes = {jit::kSymbolic};
+  const int x = spec.add_buffer(jit::DType::kFloat32, jit::Access::kIn, {1});
+  const int y = spec.add_buffer(jit::DType::kFloat32, jit::Access::kOut, {1});
+  const auto value = spec.unary(jit::Op::k_tanh, spec.load(x));
+  spec.store(y, spec.binary(jit::Op::k_mul, value, spec.constant(jit::DType::kFloat32, number)));
+  return spec;
+}
+
+// The child's exit status; it is killed where it hangs.
+template <typename Body>
+int run_in_child(Body&& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    body();
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+TEST(KernelService, CompilesInAForkedChildToo) {
+  auto& service = KernelService::instance();
+  for (int round = 0; round < 20; ++round) {
+    const int first = 1 + 10 * round;
+    for (int i = 0; i < 3; ++i) service.request(spec_number(first + i));
+    usleep(round * 500);  // forks at different points of a compilation
+    EXPECT_EQ(run_in_child([&] {
+                const auto slot = service.request(spec_number(first + 3));
+                service.wait();
+                _exit(slot->find() ? 0 : 1);
+              }),
+              0);
+    service.wait();
+  }
+  const auto slot = service.request(spec_number(1));
+  EXPECT_TRUE(slot->find());
+}
+
+TEST(KernelService, WaitsInAChildForWhatTheParentHadAsked) {
+  auto& service = KernelService::instance();
+  for (int i = 0; i < 5; ++i) service.request(spec_number(1000 + i));
+  EXPECT_EQ(run_in_child([&] {
+              service.wait();
+              _exit(service.request(spec_number(1004))->find() ? 0 : 1);
+            }),
+            0);
+  service.wait();
+}
+
+TEST(KernelService, StopsBeforeTheProcessExits) {
+  for (int round = 0; round < 10; ++round)
+    EXPECT_EQ(run_in_child([&] {
+                for (int i = 0; i < 5; ++i) KernelService::instance().request(spec_number(2000 + 10 * round + i));
+                usleep(round * 1000);
+                KernelService::stop();
+                std::exit(0);
+              }),
+              0);
+}
+
+}  // namespace
+}  // namespace lockstep::dynamic
