@@ -1,6 +1,7 @@
 #include "coexec/policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace lockstep::coexec {
@@ -15,14 +16,30 @@ constexpr int kMaxPassedOver = 12; // untypical calls of a measurement; a functi
 constexpr Way kRounds[] = {Way::kBehind, Way::kInPlace, Way::kEager, Way::kEager, Way::kInPlace, Way::kBehind};
 constexpr int kSamples = 3;        // a round
 constexpr int kSkipped = 2;        // calls after a change of the way: workers and caches change hands
+constexpr int kMaxPasses = 4;      // through the rounds, until it is clear whether co-execution pays
+constexpr double kClear = 3;       // standard errors between the two
 constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement; doubles
 constexpr uint64_t kMaxSettle = 4096;
 constexpr double kAdvantage = 0.98;    // the other way must be this much faster to be taken
 
-// The mean without the largest: calls may differ in work, and a pause of the machine is not the function's.
-double typical(const std::vector<double>& samples) {
-  const double sum = std::accumulate(samples.begin(), samples.end(), 0.0);
-  return (sum - *std::max_element(samples.begin(), samples.end())) / static_cast<double>(samples.size() - 1);
+struct Estimate {
+  double mean, error;
+};
+
+// Over the passes, each without its largest sample: a pause of the machine is not the function's, and what drifts from
+// pass to pass meets all ways alike.
+Estimate estimate(const std::vector<double>& samples) {
+  constexpr int kInPass = 2 * kSamples;
+  double sum = 0, squares = 0, count = 0;
+  for (auto pass = samples.begin(); pass != samples.end(); pass += kInPass) {
+    const auto largest = std::max_element(pass, pass + kInPass);
+    const double mean = (std::accumulate(pass, pass + kInPass, 0.0) - *largest) / (kInPass - 1);
+    for (auto sample = pass; sample != pass + kInPass; ++sample)
+      if (sample != largest) squares += (*sample - mean) * (*sample - mean);
+    sum += mean * (kInPass - 1);
+    count += kInPass - 1;
+  }
+  return {sum / count, std::sqrt(squares / (count - 1) / count)};
 }
 
 }  // namespace
@@ -43,16 +60,48 @@ Way Policy::choose() const {
 void Policy::start(State state) {
   state_ = state;
   round_ = 0;
+  passes_ = 0;
   seen_ = 0;
+  skipped_ = kSkipped;
+  is_dropped_.fill(false);
   passed_over_ = 0;
   for (auto& samples : samples_) samples.clear();
 }
 
+void Policy::drop_slow_ways() {
+  std::array<Estimate, kWayCount> estimates{};
+  for (int i = 0; i < kWayCount; ++i) estimates[i] = estimate(samples_[i]);
+  const auto& best = *std::min_element(estimates.begin(), estimates.end(),
+                                       [](const Estimate& a, const Estimate& b) { return a.mean < b.mean; });
+  for (int i = 0; i < kWayCount; ++i)
+    is_dropped_[i] |= estimates[i].mean - best.mean > kClear * std::hypot(estimates[i].error, best.error);
+}
+
+// Whether co-execution pays is known; which form of it is fastest is not worth more measuring.
+bool Policy::is_clear() const {
+  const auto is_dropped = [this](Way way) { return is_dropped_[static_cast<int>(way)]; };
+  return is_dropped(Way::kEager) || (is_dropped(Way::kBehind) && is_dropped(Way::kInPlace));
+}
+
+void Policy::next_round() {
+  const Way last = kRounds[round_];
+  do {
+    if (++round_ < std::size(kRounds)) continue;
+    round_ = 0;
+    drop_slow_ways();
+    if (++passes_ == kMaxPasses || is_clear()) return decide();
+  } while (is_dropped_[static_cast<int>(kRounds[round_])]);
+  seen_ = 0;
+  skipped_ = kRounds[round_] == last ? 0 : kSkipped;
+}
+
 void Policy::decide() {
-  const auto& seconds = figures_.seconds;
-  const auto fastest = std::min_element(seconds.begin(), seconds.end()) - seconds.begin();
-  const double kept = seconds[static_cast<int>(figures_.way)];
-  if (figures_.measurements == 0 || seconds[fastest] < kAdvantage * kept) figures_.way = static_cast<Way>(fastest);
+  for (int i = 0; i < kWayCount; ++i) figures_.seconds[i] = estimate(samples_[i]).mean;
+  const auto seconds = [this](Way way) { return figures_.seconds[static_cast<int>(way)]; };
+  if (figures_.measurements == 0)
+    figures_.way = seconds(Way::kInPlace) < seconds(Way::kBehind) ? Way::kInPlace : Way::kBehind;
+  const auto fastest = std::min_element(figures_.seconds.begin(), figures_.seconds.end());
+  if (*fastest < kAdvantage * seconds(figures_.way)) figures_.way = static_cast<Way>(fastest - figures_.seconds.begin());
   figures_.measurements++;
   figures_.is_settled = true;
   settle_calls_ = std::min(settle_calls_ ? 2 * settle_calls_ : kFirstSettle, kMaxSettle);
@@ -68,19 +117,14 @@ void Policy::note(Way way, double seconds, bool is_untypical) {
       if (warm_calls_ >= kWarmCalls || seen_ >= kMaxWarmCalls) start(State::kMeasuring);
       return;
     case State::kMeasuring: {
-      const bool changed = round_ == 0 || kRounds[round_ - 1] != kRounds[round_];
-      if (changed && seen_ <= kSkipped) return;
+      if (seen_ <= skipped_) return;
       if (is_untypical && passed_over_ < kMaxPassedOver) {
         ++passed_over_;
         return;
       }
       auto& samples = samples_[static_cast<int>(way)];
       samples.push_back(seconds);
-      if (samples.size() % kSamples != 0) return;
-      seen_ = 0;
-      if (++round_ < std::size(kRounds)) return;
-      for (int i = 0; i < kWayCount; ++i) figures_.seconds[i] = typical(samples_[i]);
-      decide();
+      if (samples.size() % kSamples == 0) next_round();
       return;
     }
     case State::kSettled:

@@ -31,12 +31,18 @@ class Policy {
  private:
   enum class State : uint8_t { kWarmUp, kMeasuring, kSettled };
   void start(State state);
+  void next_round();
+  void drop_slow_ways();
+  bool is_clear() const;
   void decide();
 
   State state_ = State::kWarmUp;
   Figures figures_;
   std::array<std::vector<double>, kWayCount> samples_;
+  std::array<bool, kWayCount> is_dropped_{};  // clearly slower than another: not measured further
   size_t round_ = 0;        // of the measurement
+  int passes_ = 0;          // through all rounds
+  int skipped_ = 0;         // calls at the begin of this round
   int seen_ = 0;            // calls in this state, or in this round
   int warm_calls_ = 0;      // typical ones in a row
   int passed_over_ = 0;     // untypical ones of this measurement

@@ -2,13 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 
 namespace lockstep::coexec {
 namespace {
 
-// Warm-up, then each way twice: three calls that count, after two that do not where the way has changed.
+// Warm-up, then each way twice: three calls that count, after two that do not where the way has changed. Enough where
+// the ways clearly differ.
 constexpr int kCallsToChoose = 5 + 6 * 3 + 5 * 2;
+constexpr int kCallsWhereUnclear = kCallsToChoose + 3 * (6 * 3 + 4 * 2);
 
 // Calls the policy `calls` times with the time that `seconds(way, call)` says.
 void run(Policy& policy, int calls, const std::function<double(Way, int)>& seconds) {
@@ -46,7 +49,7 @@ TEST(Policy, CallsThatAlternateInWorkAreMetByEachWayAlike) {
   for (int period : {2, 3}) {
     for (int offset = 0; offset < period; ++offset) {
       Policy policy;
-      run(policy, kCallsToChoose, [&](Way way, int call) {
+      run(policy, kCallsWhereUnclear, [&](Way way, int call) {
         const double work = (call + offset) % period == 0 ? 2.0 : 0.01;
         return work * (way == Way::kBehind ? 1 : way == Way::kInPlace ? 1.2 : 1.5);
       });
@@ -56,13 +59,45 @@ TEST(Policy, CallsThatAlternateInWorkAreMetByEachWayAlike) {
 }
 
 TEST(Policy, AMachineThatGetsSlowerOrFasterFavoursNoWay) {
-  for (const double drift : {-0.02, 0.02}) {
+  for (const double drift : {-0.008, 0.008}) {
     Policy policy;
-    run(policy, kCallsToChoose, [&](Way way, int call) {
+    run(policy, kCallsWhereUnclear, [&](Way way, int call) {
       return (way == Way::kInPlace ? 0.95 : 1.0) * (1 + drift * call);
     });
     EXPECT_EQ(policy.choose(), Way::kInPlace);
   }
+}
+
+// What two ways take when they differ by less than calls do.
+double scatter(int call) { return 0.8 + 0.4 * std::fmod(0.618034 * call, 1.0); }
+
+TEST(Policy, MeasuresLongerWhereCallsScatter) {
+  Policy policy;
+  const auto nearly_equal = [](Way way, int call) { return scatter(call) * (way == Way::kEager ? 1.01 : 1.0); };
+  run(policy, kCallsWhereUnclear - 1, nearly_equal);
+  EXPECT_FALSE(policy.figures().is_settled);
+  run(policy, 1, nearly_equal);
+  EXPECT_TRUE(policy.figures().is_settled);
+}
+
+TEST(Policy, CoExecutesWhereEagerIsNotClearlyFaster) {
+  Policy policy;
+  run(policy, kCallsWhereUnclear, fixed(1, 1.2, 0.99));
+  EXPECT_EQ(policy.figures().way, Way::kBehind);
+  Policy other;
+  run(other, kCallsWhereUnclear, fixed(1, 1.2, 0.97));
+  EXPECT_EQ(other.figures().way, Way::kEager);
+}
+
+TEST(Policy, MeasuresNoFurtherWhatIsClearlySlower) {
+  Policy policy;
+  int behind = 0;
+  run(policy, kCallsWhereUnclear, [&](Way way, int call) {
+    behind += way == Way::kBehind;
+    return way == Way::kBehind ? 10.0 : scatter(call);
+  });
+  EXPECT_EQ(behind, 5 + 2 * (2 + 3));
+  EXPECT_EQ(policy.figures().way, Way::kInPlace);
 }
 
 TEST(Policy, OneLongPauseDecidesNothing) {

@@ -388,7 +388,7 @@ def test_log_of_waits_and_of_auto():
     def step():
         return (x @ x @ x).sum().item()
 
-    for _ in range(60):
+    for _ in range(115):
         step()
     """
     lines = run_code(code, LOCKSTEP_LOG="wait,auto").stderr.splitlines()
