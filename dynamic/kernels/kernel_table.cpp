@@ -2,6 +2,7 @@
 
 #include <unordered_map>
 
+#include "dynamic/kernels/batch_norm.h"
 #include "dynamic/kernels/convolution.h"
 #include "dynamic/kernels/product.h"
 
@@ -14,6 +15,8 @@ constexpr OwnKernelRow kMeasured[] = {
     {"aten::addmm", "", &try_addmm},
     {"aten::convolution", "", &try_convolution},
     {"aten::convolution_backward", "", &try_convolution_backward},
+    {"aten::native_batch_norm", "", &try_batch_norm},
+    {"aten::native_batch_norm_backward", "", &try_batch_norm_backward},
 };
 
 }  // namespace

@@ -1,0 +1,281 @@
+#include "dynamic/kernels/batch_norm.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <cmath>
+#include <vector>
+
+#include "dynamic/kernels/channel_loops.h"
+
+namespace lockstep::dynamic {
+
+namespace {
+
+using at::Tensor;
+using Optional = std::optional<Tensor>;
+
+constexpr int64_t kGrain = 1 << 14;       // values a thread
+constexpr int64_t kRowsInFloat = 256;     // summed up before a double takes over
+constexpr int64_t kSmallestWidth = 64;    // narrow rows are taken several at a time
+
+// (samples, channels, pixels), or rows of channels where there is one pixel.
+struct Extent {
+  int64_t samples, channels, pixels;
+  int64_t count() const { return samples * pixels; }  // of a channel
+  bool has_rows() const { return pixels == 1; }
+};
+
+bool is_plain(const Tensor& tensor) {
+  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.scalar_type() == at::kFloat &&
+         tensor.is_contiguous() && !tensor.is_neg();
+}
+
+bool is_plain_or_none(const Optional& tensor, int64_t channels) {
+  return !tensor || !tensor->defined() || (is_plain(*tensor) && tensor->dim() == 1 && tensor->size(0) == channels);
+}
+
+Optional take_optional(const c10::IValue& value) { return value.isTensor() ? Optional(value.toTensor()) : std::nullopt; }
+
+const float* data_or_null(const Optional& tensor) {
+  return tensor && tensor->defined() ? tensor->const_data_ptr<float>() : nullptr;
+}
+
+bool find_extent(const Tensor& input, Extent* extent) {
+  if (!is_plain(input) || input.dim() < 2 || input.numel() == 0) return false;
+  *extent = {input.size(0), input.size(1), input.numel() / (input.size(0) * input.size(1))};
+  return extent->count() > 1;
+}
+
+// What normalises a channel: (x - mean) * factor + shift.
+struct Moments {
+  std::vector<float> mean, variance;
+  explicit Moments(int64_t channels) : mean(channels), variance(channels) {}
+};
+
+template <class Body>
+void for_channels(const Extent& e, Body body) {
+  at::parallel_for(0, e.channels, std::max<int64_t>(1, kGrain / e.count()), [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) body(c);
+  });
+}
+
+// Rows of `width`: several rows of channels as one, so that short ones fill the registers.
+struct Rows {
+  int64_t folds, width, count;  // whole wide rows
+  explicit Rows(const Extent& e)
+      : folds(std::max<int64_t>(1, kSmallestWidth / e.channels)), width(folds * e.channels), count(e.samples / folds) {}
+  std::vector<float> spread(const std::vector<float>& channels) const {
+    std::vector<float> wide;
+    for (int64_t i = 0; i < folds; ++i) wide.insert(wide.end(), channels.begin(), channels.end());
+    return wide;
+  }
+  int64_t grain() const { return std::max<int64_t>(1, kGrain / width); }
+  int64_t threads() const {
+    return std::clamp<int64_t>(count / grain(), 1, at::get_num_threads());
+  }
+};
+
+// Sums of columns: `add(first value, rows, width, sums)` for each of `kinds` arrays at once. The order depends on the
+// number of threads alone.
+template <class Add>
+std::vector<double> column_totals(const Extent& e, int kinds, Add add) {
+  const Rows rows(e);
+  const int64_t threads = rows.threads(), each = (rows.count + threads - 1) / threads;
+  std::vector<double> totals(kinds * e.channels, 0.0), parts(threads * totals.size(), 0.0);
+  const auto add_up = [&](const std::vector<float>& wide, double* into) {
+    for (int kind = 0; kind < kinds; ++kind)
+      for (int64_t i = 0; i < rows.width; ++i) into[kind * e.channels + i % e.channels] += wide[kind * rows.width + i];
+  };
+  at::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
+    std::vector<float> wide(kinds * rows.width);
+    for (int64_t thread = first; thread < last; ++thread) {
+      const int64_t end = std::min((thread + 1) * each, rows.count);
+      for (int64_t row = thread * each; row < end; row += kRowsInFloat) {
+        std::fill(wide.begin(), wide.end(), 0.0f);
+        add(row * rows.width, std::min(kRowsInFloat, end - row), rows.width, wide.data());
+        add_up(wide, parts.data() + thread * totals.size());
+      }
+    }
+  });
+  for (int64_t thread = 0; thread < threads; ++thread)
+    for (size_t i = 0; i < totals.size(); ++i) totals[i] += parts[thread * totals.size() + i];
+  if (const int64_t rest = e.samples - rows.count * rows.folds; rest > 0) {
+    std::vector<float> narrow(kinds * rows.width);
+    add(rows.count * rows.width, rest, e.channels, narrow.data());
+    for (int kind = 0; kind < kinds; ++kind)
+      for (int64_t c = 0; c < e.channels; ++c) totals[kind * e.channels + c] += narrow[kind * e.channels + c];
+  }
+  return totals;
+}
+
+// `apply(first value, rows, width)` for all rows.
+template <class Apply>
+void for_rows(const Extent& e, Apply apply) {
+  const Rows rows(e);
+  at::parallel_for(0, rows.count, rows.grain(), [&](int64_t begin, int64_t end) {
+    apply(begin * rows.width, end - begin, rows.width);
+  });
+  if (const int64_t rest = e.samples - rows.count * rows.folds; rest > 0) apply(rows.count * rows.width, rest, e.channels);
+}
+
+void normalize_rows(const Extent& e, const float* x, const float* weight, const float* bias, double eps, Moments& m,
+                    float* y) {
+  const auto& loops = channel_loops();
+  const Rows rows(e);
+  const auto sums = column_totals(e, 1, [&](int64_t at, int64_t count, int64_t width, float* into) {
+    loops.column_sums(x + at, count, width, into);
+  });
+  for (int64_t c = 0; c < e.channels; ++c) m.mean[c] = static_cast<float>(sums[c] / e.count());
+  const auto mean = rows.spread(m.mean);
+  const auto squares = column_totals(e, 1, [&](int64_t at, int64_t count, int64_t width, float* into) {
+    loops.column_squares(x + at, count, width, mean.data(), into);
+  });
+  std::vector<float> factors(e.channels), shifts(e.channels);
+  for (int64_t c = 0; c < e.channels; ++c) {
+    m.variance[c] = static_cast<float>(squares[c] / e.count());
+    factors[c] = static_cast<float>((weight ? weight[c] : 1.0) / std::sqrt(squares[c] / e.count() + eps));
+    shifts[c] = bias ? bias[c] : 0.0f;
+  }
+  const auto factor = rows.spread(factors), shift = rows.spread(shifts);
+  for_rows(e, [&](int64_t at, int64_t count, int64_t width) {
+    loops.column_scale(x + at, count, width, mean.data(), factor.data(), shift.data(), y + at);
+  });
+}
+
+void normalize_planes(const Extent& e, const float* x, const float* weight, const float* bias, double eps, Moments& m,
+                      float* y) {
+  const auto& loops = channel_loops();
+  const int64_t step = e.channels * e.pixels;
+  for_channels(e, [&](int64_t c) {
+    const float* first = x + c * e.pixels;
+    double sum = 0, squares = 0;
+    for (int64_t n = 0; n < e.samples; ++n) sum += loops.sum(first + n * step, e.pixels);
+    const auto mean = static_cast<float>(sum / e.count());
+    for (int64_t n = 0; n < e.samples; ++n) squares += loops.squares(first + n * step, e.pixels, mean);
+    m.mean[c] = mean;
+    m.variance[c] = static_cast<float>(squares / e.count());
+    const auto factor = static_cast<float>((weight ? weight[c] : 1.0) / std::sqrt(squares / e.count() + eps));
+    for (int64_t n = 0; n < e.samples; ++n)
+      loops.scale(first + n * step, e.pixels, mean, factor, bias ? bias[c] : 0.0f, y + c * e.pixels + n * step);
+  });
+}
+
+// The input's gradient: g * of_g + (x - mean) * of_x + shift.
+struct Slope {
+  float of_g, of_x, shift;
+  Slope(double sum, double dot, double inverse, double weight, int64_t count)
+      : of_g(static_cast<float>(weight * inverse)),
+        of_x(static_cast<float>(-weight * inverse * inverse * inverse * dot / static_cast<double>(count))),
+        shift(static_cast<float>(-weight * inverse * sum / static_cast<double>(count))) {}
+};
+
+struct Gradients {
+  float *input, *weight, *bias;  // null: not wanted
+};
+
+void differentiate_rows(const Extent& e, const float* g, const float* x, const float* weight, const float* mean,
+                        const float* inverse, const Gradients& out) {
+  const auto& loops = channel_loops();
+  const Rows rows(e);
+  const auto means = rows.spread({mean, mean + e.channels});
+  const auto totals = column_totals(e, 2, [&](int64_t at, int64_t count, int64_t width, float* into) {
+    loops.column_products(g + at, x + at, count, width, means.data(), into, into + width);
+  });
+  std::vector<float> each_of_g(e.channels), each_of_x(e.channels), each_shift(e.channels);
+  for (int64_t c = 0; c < e.channels; ++c) {
+    const double sum = totals[c], dot = totals[e.channels + c];
+    const Slope slope(sum, dot, inverse[c], weight ? weight[c] : 1.0, e.count());
+    each_of_g[c] = slope.of_g, each_of_x[c] = slope.of_x, each_shift[c] = slope.shift;
+    if (out.weight) out.weight[c] = static_cast<float>(dot * inverse[c]);
+    if (out.bias) out.bias[c] = static_cast<float>(sum);
+  }
+  if (!out.input) return;
+  const auto of_g = rows.spread(each_of_g), of_x = rows.spread(each_of_x), shift = rows.spread(each_shift);
+  for_rows(e, [&](int64_t at, int64_t count, int64_t width) {
+    loops.column_gradient(g + at, x + at, count, width, means.data(), of_g.data(), of_x.data(), shift.data(),
+                          out.input + at);
+  });
+}
+
+void differentiate_planes(const Extent& e, const float* g, const float* x, const float* weight, const float* mean,
+                          const float* inverse, const Gradients& out) {
+  const auto& loops = channel_loops();
+  const int64_t step = e.channels * e.pixels;
+  for_channels(e, [&](int64_t c) {
+    double sum = 0, dot = 0;
+    for (int64_t n = 0; n < e.samples; ++n) {
+      const int64_t at = c * e.pixels + n * step;
+      loops.products(g + at, x + at, e.pixels, mean[c], &sum, &dot);
+    }
+    if (out.weight) out.weight[c] = static_cast<float>(dot * inverse[c]);
+    if (out.bias) out.bias[c] = static_cast<float>(sum);
+    if (!out.input) return;
+    const Slope slope(sum, dot, inverse[c], weight ? weight[c] : 1.0, e.count());
+    for (int64_t n = 0; n < e.samples; ++n) {
+      const int64_t at = c * e.pixels + n * step;
+      loops.gradient(g + at, x + at, e.pixels, mean[c], slope.of_g, slope.of_x, slope.shift, out.input + at);
+    }
+  });
+}
+
+void follow(const Optional& running, const std::vector<float>& value, double momentum, double factor) {
+  if (!running || !running->defined()) return;
+  float* data = running->mutable_data_ptr<float>();
+  for (size_t c = 0; c < value.size(); ++c)
+    data[c] = static_cast<float>(momentum * (value[c] * factor) + (1 - momentum) * data[c]);
+}
+
+}  // namespace
+
+// input, weight, bias, running_mean, running_var, training, momentum, eps
+bool try_batch_norm(torch::jit::Stack& stack) {
+  const auto input = stack[0].toTensor();
+  Extent e{};
+  if (at::globalContext().deterministicAlgorithms() || !stack[5].toBool() || !find_extent(input, &e)) return false;
+  const Optional weight = take_optional(stack[1]), bias = take_optional(stack[2]);
+  const Optional running_mean = take_optional(stack[3]), running_var = take_optional(stack[4]);
+  for (const auto* tensor : {&weight, &bias, &running_mean, &running_var})
+    if (!is_plain_or_none(*tensor, e.channels)) return false;
+  const double momentum = stack[6].toDouble(), eps = stack[7].toDouble();
+  auto output = at::empty_like(input), mean = at::empty({e.channels}, input.options()), inverse = at::empty_like(mean);
+  Moments moments(e.channels);
+  (e.has_rows() ? normalize_rows : normalize_planes)(e, input.const_data_ptr<float>(), data_or_null(weight),
+                                                     data_or_null(bias), eps, moments, output.mutable_data_ptr<float>());
+  std::copy(moments.mean.begin(), moments.mean.end(), mean.mutable_data_ptr<float>());
+  for (int64_t c = 0; c < e.channels; ++c)
+    inverse.mutable_data_ptr<float>()[c] = static_cast<float>(1 / std::sqrt(moments.variance[c] + eps));
+  follow(running_mean, moments.mean, momentum, 1);
+  follow(running_var, moments.variance, momentum, static_cast<double>(e.count()) / static_cast<double>(e.count() - 1));
+  stack.clear();
+  for (auto* result : {&output, &mean, &inverse}) stack.emplace_back(std::move(*result));
+  return true;
+}
+
+// grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
+bool try_batch_norm_backward(torch::jit::Stack& stack) {
+  if (!stack[0].isTensor() || !stack[7].toBool() || at::globalContext().deterministicAlgorithms()) return false;
+  const auto gradient = stack[0].toTensor(), input = stack[1].toTensor();
+  Extent e{};
+  if (!find_extent(input, &e) || !is_plain(gradient) || gradient.sizes() != input.sizes()) return false;
+  const Optional weight = take_optional(stack[2]), mean = take_optional(stack[5]), inverse = take_optional(stack[6]);
+  for (const auto* tensor : {&weight, &mean, &inverse})
+    if (!is_plain_or_none(*tensor, e.channels)) return false;
+  if (!data_or_null(mean) || !data_or_null(inverse)) return false;
+  const auto wanted = stack[9].toBoolList();
+  Tensor results[3];
+  if (wanted[0]) results[0] = at::empty_like(input);
+  for (const int i : {1, 2})
+    if (wanted[i]) results[i] = at::empty({e.channels}, input.options());
+  const auto data = [&](int i) { return wanted[i] ? results[i].mutable_data_ptr<float>() : nullptr; };
+  (e.has_rows() ? differentiate_rows : differentiate_planes)(
+      e, gradient.const_data_ptr<float>(), input.const_data_ptr<float>(), data_or_null(weight), data_or_null(mean),
+      data_or_null(inverse), {data(0), data(1), data(2)});
+  stack.clear();
+  for (auto& result : results) stack.emplace_back(std::move(result));
+  return true;
+}
+
+}  // namespace lockstep::dynamic

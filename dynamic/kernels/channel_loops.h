@@ -1,0 +1,31 @@
+// The loops under batch norm, compiled once for each instruction set and chosen at run time. Float32; sums of long rows
+// are within float32's accuracy, and the same for the same processor and number of threads.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::dynamic {
+
+struct ChannelLoops {
+  // Values of one channel, one behind the other.
+  double (*sum)(const float* x, int64_t count);
+  double (*squares)(const float* x, int64_t count, float mean);  // of x - mean
+  void (*scale)(const float* x, int64_t count, float mean, float factor, float shift, float* y);
+  void (*products)(const float* g, const float* x, int64_t count, float mean, double* sum, double* dot);  // adds g, g * (x - mean)
+  void (*gradient)(const float* g, const float* x, int64_t count, float mean, float of_g, float of_x, float shift,
+                   float* out);
+
+  // Rows of `width` channels; everything by column, and sums are added to, in float32: some hundred rows at a time.
+  void (*column_sums)(const float* x, int64_t rows, int64_t width, float* sums);
+  void (*column_squares)(const float* x, int64_t rows, int64_t width, const float* mean, float* sums);
+  void (*column_scale)(const float* x, int64_t rows, int64_t width, const float* mean, const float* factor,
+                       const float* shift, float* y);
+  void (*column_products)(const float* g, const float* x, int64_t rows, int64_t width, const float* mean, float* sums,
+                          float* dots);
+  void (*column_gradient)(const float* g, const float* x, int64_t rows, int64_t width, const float* mean,
+                          const float* of_g, const float* of_x, const float* shift, float* out);
+};
+
+const ChannelLoops& channel_loops();
+
+}  // namespace lockstep::dynamic

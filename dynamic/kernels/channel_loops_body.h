@@ -1,0 +1,123 @@
+// Included by channel_loops.cpp once for each instruction set, inside of a namespace and under its target options; hence
+// no include guard and no includes. LOCKSTEP_LANES: float32 lanes of a register. Blocks are summed up in float32 lanes, and the blocks in double.
+
+typedef float Floats __attribute__((vector_size(4 * LOCKSTEP_LANES)));
+typedef float FloatsInMemory __attribute__((vector_size(4 * LOCKSTEP_LANES), aligned(4), may_alias));
+
+constexpr int64_t kBlock = 1 << 12;
+constexpr int kRegisters = 4;  // sums at once: an addition takes four cycles
+
+static inline Floats load(const float* from) { return *reinterpret_cast<const FloatsInMemory*>(from); }
+static inline Floats spread(float value) { return Floats{} + value; }
+
+static inline double add_lanes(Floats lanes) {
+  float total = 0;
+  for (int lane = 0; lane < LOCKSTEP_LANES; ++lane) total += lanes[lane];
+  return total;
+}
+
+// Adds up `add(sums, i)` over whole registers at i, and `rest(i)` for the values that are left.
+template <int kSums, class Add, class Rest>
+static inline void sum_up(int64_t count, double* totals, Add add, Rest rest) {
+  constexpr int64_t kStep = kRegisters * LOCKSTEP_LANES;
+  int64_t i = 0;
+  while (i + kStep <= count) {
+    Floats sums[kRegisters][kSums] = {};
+    for (const int64_t end = std::min(i + kBlock, count - kStep + 1); i < end; i += kStep)
+      for (int r = 0; r < kRegisters; ++r) add(sums[r], i + r * LOCKSTEP_LANES);
+    for (int k = 0; k < kSums; ++k)
+      totals[k] += add_lanes((sums[0][k] + sums[1][k]) + (sums[2][k] + sums[3][k]));
+  }
+  Floats last[kSums] = {};
+  for (; i + LOCKSTEP_LANES <= count; i += LOCKSTEP_LANES) add(last, i);
+  for (int k = 0; k < kSums; ++k) totals[k] += add_lanes(last[k]);
+  for (; i < count; ++i) rest(i);
+}
+
+static double sum(const float* x, int64_t count) {
+  double total = 0;
+  sum_up<1>(
+      count, &total, [x](Floats* sums, int64_t i) { sums[0] += load(x + i); }, [&](int64_t i) { total += x[i]; });
+  return total;
+}
+
+static double squares(const float* x, int64_t count, float mean) {
+  double total = 0;
+  const Floats means = spread(mean);
+  sum_up<1>(
+      count, &total,
+      [x, means](Floats* sums, int64_t i) {
+        const Floats apart = load(x + i) - means;
+        sums[0] += apart * apart;
+      },
+      [&](int64_t i) { total += (x[i] - mean) * (x[i] - mean); });
+  return total;
+}
+
+static void scale(const float* x, int64_t count, float mean, float factor, float shift, float* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) y[i] = (x[i] - mean) * factor + shift;
+}
+
+static void products(const float* g, const float* x, int64_t count, float mean, double* sum, double* dot) {
+  double totals[2] = {};
+  const Floats means = spread(mean);
+  sum_up<2>(
+      count, totals,
+      [g, x, means](Floats* sums, int64_t i) {
+        const Floats slope = load(g + i);
+        sums[0] += slope;
+        sums[1] += slope * (load(x + i) - means);
+      },
+      [&](int64_t i) {
+        totals[0] += g[i];
+        totals[1] += g[i] * (x[i] - mean);
+      });
+  *sum += totals[0];
+  *dot += totals[1];
+}
+
+static void gradient(const float* g, const float* x, int64_t count, float mean, float of_g, float of_x, float shift,
+                     float* out) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) out[i] = g[i] * of_g + (x[i] - mean) * of_x + shift;
+}
+
+static void column_sums(const float* x, int64_t rows, int64_t width, float* sums) {
+  for (int64_t row = 0; row < rows; ++row, x += width)
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) sums[i] += x[i];
+}
+
+static void column_squares(const float* x, int64_t rows, int64_t width, const float* mean, float* sums) {
+  for (int64_t row = 0; row < rows; ++row, x += width)
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) sums[i] += (x[i] - mean[i]) * (x[i] - mean[i]);
+}
+
+static void column_scale(const float* x, int64_t rows, int64_t width, const float* mean, const float* factor,
+                         const float* shift, float* y) {
+  for (int64_t row = 0; row < rows; ++row, x += width, y += width)
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) y[i] = (x[i] - mean[i]) * factor[i] + shift[i];
+}
+
+static void column_products(const float* g, const float* x, int64_t rows, int64_t width, const float* mean,
+                            float* sums, float* dots) {
+  for (int64_t row = 0; row < rows; ++row, g += width, x += width)
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      sums[i] += g[i];
+      dots[i] += g[i] * (x[i] - mean[i]);
+    }
+}
+
+static void column_gradient(const float* g, const float* x, int64_t rows, int64_t width, const float* mean,
+                            const float* of_g, const float* of_x, const float* shift, float* out) {
+  for (int64_t row = 0; row < rows; ++row, g += width, x += width, out += width)
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) out[i] = g[i] * of_g[i] + (x[i] - mean[i]) * of_x[i] + shift[i];
+}
+
+constexpr ChannelLoops kLoops{&sum,         &squares,        &scale,        &products,        &gradient,
+                              &column_sums, &column_squares, &column_scale, &column_products, &column_gradient};
