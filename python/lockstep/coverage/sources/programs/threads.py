@@ -86,7 +86,7 @@ class _Rows(torch.utils.data.Dataset):
         return torch.full((8,), float(i)) * 2, i % 4
 
 
-@program(calls=3)
+@program(calls=3, repeats=False)  # the second batch may arrive before the first
 def loader_with_workers(w: World):
     def step(x, y):
         losses = []
