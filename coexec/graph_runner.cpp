@@ -9,6 +9,7 @@
 
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
+#include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "dynamic/vm/thread_team.h"
 
@@ -67,6 +68,7 @@ void adopt_float_mode(const dynamic::Event& event) {
 
 void GraphRunner::run_single(dynamic::Event& event) {
   if (has_failed()) return;
+  const dynamic::HiddenLayoutReader reader;
   try {
     adopt_float_mode(event);
     const at::AutoGradMode grad_mode(event.grad_mode);  // some kernels return a workspace under it
@@ -78,6 +80,7 @@ void GraphRunner::run_single(dynamic::Event& event) {
 
 void GraphRunner::run_group() {
   dynamic::Event* failed = nullptr;
+  const dynamic::HiddenLayoutReader reader;
   try {
     adopt_float_mode(*fuser_.first());
     fuser_.run(failed);

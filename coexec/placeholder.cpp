@@ -7,6 +7,7 @@
 
 #include "coexec/session.h"
 #include "dynamic/vm/executor.h"
+#include "dynamic/vm/hidden_layout.h"
 
 namespace lockstep::coexec {
 
@@ -117,6 +118,7 @@ void publish(Link* link) {
   if (link->is_published) return;
   auto user = link->user.lock();
   if (!user) return;  // it is dying on another thread
+  dynamic::restore_from_outside(*link->twin);
   if (auto& twin = link->twin; !twin->data_ptr().get() && twin->nbytes() > 0) {
     // its event was never executed, since an earlier one failed: whoever looks finds memory
     twin->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(twin->nbytes()));

@@ -27,6 +27,13 @@ bool Layout::same_geometry(const Layout& other) const {
          sizes == other.sizes && strides == other.strides;
 }
 
+bool Layout::is_contiguous() const {
+  int64_t stride = 1;
+  for (size_t dim = sizes.size(); dim-- > 0; stride *= sizes[dim])
+    if (sizes[dim] != 1 && strides[dim] != stride) return false;
+  return true;
+}
+
 const char* dtype_name(c10::ScalarType dtype) {
   switch (dtype) {
     case c10::ScalarType::Float: return "f32";

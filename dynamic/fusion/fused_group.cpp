@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "dynamic/shape_memo.h"
+#include "dynamic/vm/hidden_layout.h"
 
 namespace lockstep::dynamic {
 
@@ -188,11 +189,33 @@ bool FusedGroup::is_independent(const Event& event) const {
   return true;
 }
 
+// A map as large as the group's space that is hidden or not made yet, or what is no map and is read with its own strides.
+bool FusedGroup::can_be_innermost(const BufferUse& buffer) const {
+  const auto& layout = *buffer.layout;
+  const bool is_whole = layout.sizes == facts_[0]->target->sizes;
+  if (is_hidden(*buffer.storage)) return is_whole && is_hidden_map(*buffer.storage, layout, buffer.offset);
+  if (!buffer.is_produced) return !is_map(layout) && !buffer.is_written;
+  return is_whole && is_map(layout) && buffer.offset == 0 &&
+         buffer.storage->nbytes() == layout.numel() * c10::elementSize(layout.dtype);
+}
+
+void FusedGroup::settle_order() {
+  is_innermost_ = std::any_of(buffers_.begin(), buffers_.end(),
+                              [](const BufferUse& buffer) { return is_hidden(*buffer.storage); });
+  if (!is_innermost_) return;
+  is_innermost_ = events_[0]->may_hide() && std::all_of(buffers_.begin(), buffers_.end(), [this](const BufferUse& buffer) {
+    return can_be_innermost(buffer);
+  });
+  if (is_innermost_) return;
+  for (const auto& buffer : buffers_) restore(*buffer.storage);
+}
+
 // A result that only the group's own events hold is wanted by nobody: the user's half is gone, and whoever asked for it
 // later would have had to hold it.
 GroupKey FusedGroup::key() {
   GroupKey key;
   key.reserve(events_.size() * 5 + 4);
+  key.push_back(is_innermost_);
   for (size_t e = 0; e < events_.size(); ++e) {
     key.push_back(facts_[e]->id);
     const size_t end = e + 1 < events_.size() ? first_wire_[e + 1] : wiring_.size();

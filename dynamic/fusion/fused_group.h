@@ -52,6 +52,9 @@ class FusedGroup {
   int result_of(int event) const { return results_[event]; }
   const FusionFacts& facts(int event) const { return *facts_[event]; }
 
+  // Maps stay as they lie where all of the group are hidden, or can be; else they are restored. To be called before key().
+  void settle_order();
+  bool is_innermost() const { return is_innermost_; }
   // What kernel this is: ops, layouts, wiring, static scalars, and which results somebody still wants.
   GroupKey key();
   bool is_wanted(int buffer) const { return wanted_[buffer]; }  // after key()
@@ -62,6 +65,7 @@ class FusedGroup {
   int find_or_add_buffer(const Operand& operand, const graph::Layout& layout);
   bool overlaps_another_layout(const Event& event, const FusionFacts& facts) const;
   bool begins_another_round(const Event& event) const;
+  bool can_be_innermost(const BufferUse& buffer) const;
 
   std::unordered_map<const graph::Signature*, FusionFacts> known_;
   uint64_t epoch_ = 0;
@@ -70,6 +74,7 @@ class FusedGroup {
   std::vector<BufferUse> buffers_;
   std::vector<int> first_wire_, wiring_, results_;
   std::vector<bool> wanted_;
+  bool is_innermost_ = false;  // its maps have their channels innermost
 };
 
 }  // namespace lockstep::dynamic

@@ -4,6 +4,7 @@
 
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/vm/executor.h"
+#include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/skeleton_clock.h"
 
 namespace lockstep::dynamic {
@@ -50,10 +51,13 @@ void Fuser::run_fused(Plan& plan, const jit::Kernel& kernel) {
   for (size_t b = 0; b < group.buffers.size(); ++b) {
     const auto& use = group_.buffers()[group.buffers[b]];
     auto* storage = use.storage;
-    if (use.is_produced && !storage->data())
-      storage->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(storage->nbytes()));
-    buffers.push_back(static_cast<char*>(const_cast<void*>(storage->data())) +
-                      use.offset * jit::bytes_of(group.spec.buffers[b].type));
+    const bool is_map = group_.is_innermost() && dynamic::is_map(*use.layout);
+    if (use.is_produced && !is_hidden(*storage) && !storage->data()) {
+      auto memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
+      is_map ? hide(*storage, std::move(memory), use.layout->sizes) : storage->set_data_ptr_noswap(std::move(memory));
+    }
+    void* memory = is_map ? hidden_memory(*storage) : const_cast<void*>(storage->data());
+    buffers.push_back(static_cast<char*>(memory) + use.offset * jit::bytes_of(group.spec.buffers[b].type));
   }
   for (const auto& use : group.scalars) scalars.push_back(scalar_value(*group_.events()[use.event], use));
   kernel.run(*plan.prepared, buffers, scalars);
@@ -61,6 +65,7 @@ void Fuser::run_fused(Plan& plan, const jit::Kernel& kernel) {
 
 void Fuser::run(Event*& failed) {
   const auto& events = group_.events();
+  group_.settle_order();
   auto& plan = find_plan();
   const jit::Kernel* kernel = plan.slot ? plan.slot->find() : nullptr;
   failed = events[0];
@@ -74,7 +79,7 @@ void Fuser::run(Event*& failed) {
   } else {
     for (auto* event : events) {
       failed = event;
-      execute(*event);
+      execute(*event, /*is_pointwise=*/true);
     }
     if (plan.slot && !plan.slot->has_failed()) preparation_count.fetch_add(1, std::memory_order_relaxed);
     fusion_statistics.single_events.fetch_add(events.size(), std::memory_order_relaxed);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dynamic/vm/hidden_layout.h"
+
 namespace lockstep::dynamic {
 
 namespace {
@@ -25,9 +27,11 @@ struct Nest {
 
 // Outermost first as the target lies in memory; neighbours that every buffer walks as one are one.
 Nest create_nest(const FusedGroup& group) {
-  const Layout& space = *group.facts(0).target;
+  Layout space = *group.facts(0).target;
+  if (group.is_innermost()) space.strides = innermost_strides(space.sizes);
   std::vector<std::vector<int64_t>> all;
-  for (const auto& buffer : group.buffers()) all.push_back(strides_over(*buffer.layout, space));
+  for (const auto& buffer : group.buffers())
+    all.push_back(strides_over(group.is_innermost() && is_map(*buffer.layout) ? space : *buffer.layout, space));
   std::vector<int> order;
   for (size_t dim = 0; dim < space.sizes.size(); ++dim)
     if (space.sizes[dim] != 1) order.push_back(static_cast<int>(dim));

@@ -21,17 +21,21 @@ constexpr int64_t kGrain = 1 << 14;       // values a thread
 constexpr int64_t kRowsInFloat = 256;     // summed up before a double takes over
 constexpr int64_t kSmallestWidth = 64;    // narrow rows are taken several at a time
 
-// (samples, channels, pixels), or rows of channels where there is one pixel.
+// (samples, channels, pixels), or rows of channels where there is one pixel or channels are innermost.
 struct Extent {
   int64_t samples, channels, pixels;
   int64_t count() const { return samples * pixels; }  // of a channel
   bool has_rows() const { return pixels == 1; }
 };
 
-bool is_plain(const Tensor& tensor) {
+constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+
+bool is_float(const Tensor& tensor) {
   return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.scalar_type() == at::kFloat &&
-         tensor.is_contiguous() && !tensor.is_neg();
+         !tensor.is_neg();
 }
+
+bool is_plain(const Tensor& tensor) { return is_float(tensor) && tensor.is_contiguous(); }
 
 bool is_plain_or_none(const Optional& tensor, int64_t channels) {
   return !tensor || !tensor->defined() || (is_plain(*tensor) && tensor->dim() == 1 && tensor->size(0) == channels);
@@ -43,9 +47,16 @@ const float* data_or_null(const Optional& tensor) {
   return tensor && tensor->defined() ? tensor->const_data_ptr<float>() : nullptr;
 }
 
-bool find_extent(const Tensor& input, Extent* extent) {
-  if (!is_plain(input) || input.dim() < 2 || input.numel() == 0) return false;
-  *extent = {input.size(0), input.size(1), input.numel() / (input.size(0) * input.size(1))};
+bool find_extent(const Tensor& input, bool in_any_order, Extent* extent) {
+  if (!is_float(input) || input.dim() < 2 || input.numel() == 0) return false;
+  const int64_t channels = input.size(1);
+  if (input.is_contiguous()) {
+    *extent = {input.size(0), channels, input.numel() / (input.size(0) * channels)};
+  } else if (in_any_order && input.is_contiguous(kChannelsLast)) {
+    *extent = {input.numel() / channels, channels, 1};
+  } else {
+    return false;
+  }
   return extent->count() > 1;
 }
 
@@ -231,10 +242,10 @@ void follow(const Optional& running, const std::vector<float>& value, double mom
 }  // namespace
 
 // input, weight, bias, running_mean, running_var, training, momentum, eps
-bool try_batch_norm(torch::jit::Stack& stack) {
+bool try_batch_norm(torch::jit::Stack& stack, bool in_any_order) {
   const auto input = stack[0].toTensor();
   Extent e{};
-  if (at::globalContext().deterministicAlgorithms() || !stack[5].toBool() || !find_extent(input, &e)) return false;
+  if (at::globalContext().deterministicAlgorithms() || !stack[5].toBool() || !find_extent(input, in_any_order, &e)) return false;
   const Optional weight = take_optional(stack[1]), bias = take_optional(stack[2]);
   const Optional running_mean = take_optional(stack[3]), running_var = take_optional(stack[4]);
   for (const auto* tensor : {&weight, &bias, &running_mean, &running_var})
@@ -255,11 +266,14 @@ bool try_batch_norm(torch::jit::Stack& stack) {
 }
 
 // grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
-bool try_batch_norm_backward(torch::jit::Stack& stack) {
+bool try_batch_norm_backward(torch::jit::Stack& stack, bool in_any_order) {
   if (!stack[0].isTensor() || !stack[7].toBool() || at::globalContext().deterministicAlgorithms()) return false;
-  const auto gradient = stack[0].toTensor(), input = stack[1].toTensor();
+  auto gradient = stack[0].toTensor();
+  const auto input = stack[1].toTensor();
   Extent e{};
-  if (!find_extent(input, &e) || !is_plain(gradient) || gradient.sizes() != input.sizes()) return false;
+  if (!find_extent(input, in_any_order, &e) || !is_float(gradient) || gradient.sizes() != input.sizes()) return false;
+  if (in_any_order) gradient = gradient.contiguous(input.is_contiguous() ? at::MemoryFormat::Contiguous : kChannelsLast);
+  if (!in_any_order && !gradient.is_contiguous()) return false;
   const Optional weight = take_optional(stack[2]), mean = take_optional(stack[5]), inverse = take_optional(stack[6]);
   for (const auto* tensor : {&weight, &mean, &inverse})
     if (!is_plain_or_none(*tensor, e.channels)) return false;

@@ -6,8 +6,8 @@
 
 namespace lockstep::dynamic {
 
-// For the kernel table: see OwnKernel.
-bool try_batch_norm(torch::jit::Stack& stack);
-bool try_batch_norm_backward(torch::jit::Stack& stack);
+// For the kernel table: see OwnMapKernel.
+bool try_batch_norm(torch::jit::Stack& stack, bool in_any_order = false);
+bool try_batch_norm_backward(torch::jit::Stack& stack, bool in_any_order = false);
 
 }  // namespace lockstep::dynamic

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
 
 #include "dynamic/kernels/convolution_ways.h"
 #include "dynamic/kernels/kernel_choice.h"
@@ -23,6 +24,7 @@ struct Convolution {
   std::vector<int64_t> stride, padding, dilation, output_padding;
   bool transposed = false;
   int64_t groups = 1;
+  bool in_any_order = false;  // maps come, and may go, with their channels innermost
 };
 
 // From argument `at`: stride, padding, dilation, transposed, output_padding, groups.
@@ -38,14 +40,22 @@ bool read_geometry(Convolution& c, const torch::jit::Stack& stack, size_t at) {
   return true;
 }
 
-bool is_plain(const Tensor& tensor) {
+bool is_float_map(const Tensor& tensor) {
   return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.dim() == 4 &&
-         tensor.scalar_type() == at::kFloat && tensor.numel() > 0 && tensor.is_contiguous() && !tensor.is_neg();
+         tensor.scalar_type() == at::kFloat && tensor.numel() > 0 && !tensor.is_neg();
+}
+
+bool is_plain(const Tensor& tensor) { return is_float_map(tensor) && tensor.is_contiguous(); }
+
+bool is_innermost(const Tensor& map) { return !map.is_contiguous(); }
+
+bool is_map(const Tensor& tensor, const Convolution& c) {
+  return is_plain(tensor) || (c.in_any_order && is_float_map(tensor) && tensor.is_contiguous(kChannelsLast));
 }
 
 bool can_choose(const Convolution& c) {
   const auto& context = at::globalContext();
-  return is_plain(c.input) && is_plain(c.weight) && context.userEnabledMkldnn() && !context.deterministicAlgorithms();
+  return is_map(c.input, c) && is_plain(c.weight) && context.userEnabledMkldnn() && !context.deterministicAlgorithms();
 }
 
 ConvolutionShape shape_of(const Convolution& c, int64_t oh, int64_t ow) {
@@ -65,8 +75,10 @@ void add_words(Problem& problem, IntArrayRef words) { problem.insert(problem.end
 
 double work_of(const Convolution& c) { return static_cast<double>(c.input.numel()); }
 
-Problem problem_of(int64_t kind, const Convolution& c, int64_t flags) {
-  Problem problem{kind, flags, c.transposed, c.groups, at::get_num_threads()};
+// What order the maps come in, and whether the result may go in any, is part of the problem.
+Problem problem_of(int64_t kind, const Convolution& c, const Tensor& gradient, int64_t with_bias) {
+  const int64_t orders = c.in_any_order | is_innermost(c.input) << 1 | (gradient.defined() && is_innermost(gradient)) << 2;
+  Problem problem{kind, with_bias | orders << 1, c.transposed, c.groups, at::get_num_threads()};
   problem.reserve(24);
   for (const int64_t size : {c.input.size(0), c.input.size(2), c.input.size(3)}) problem.push_back(rough_size(size));
   add_words(problem, c.weight.sizes());
@@ -77,6 +89,11 @@ Problem problem_of(int64_t kind, const Convolution& c, int64_t flags) {
 enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples };
 constexpr uint32_t bit(int way) { return 1u << way; }
 enum Kind : int64_t { kForward = 1, kInputGradient = 2, kWeightGradient = 3 };
+
+Tensor in_planes(const Tensor& map) { return map.contiguous(); }
+Tensor innermost(const Tensor& map) { return map.contiguous(kChannelsLast); }
+// As the user has it, where that is wanted.
+Tensor finished(const Convolution& c, const Tensor& map) { return c.in_any_order ? map : map.contiguous(); }
 
 Tensor forward(const Convolution& c, const std::optional<Tensor>& bias) {
   return at::convolution(c.input, c.weight, bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding,
@@ -89,10 +106,23 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Convolution& c, const Tensor& 
                                   c.transposed, c.output_padding, c.groups, mask);
 }
 
-Convolution channels_innermost(const Convolution& c) {
+Convolution all_innermost(const Convolution& c) {
   auto other = c;
-  other.input = c.input.contiguous(kChannelsLast);
-  other.weight = c.weight.contiguous(kChannelsLast);
+  other.input = innermost(c.input);
+  other.weight = innermost(c.weight);
+  return other;
+}
+
+Convolution all_in_planes(const Convolution& c) {
+  auto other = c;
+  other.input = in_planes(c.input);
+  return other;
+}
+
+// Of the input, only the sizes and the order count.
+Convolution for_sizes(const Convolution& c, at::MemoryFormat order) {
+  auto other = c;
+  if (!c.input.is_contiguous(order)) other.input = at::empty(c.input.sizes(), c.input.options().memory_format(order));
   return other;
 }
 
@@ -111,16 +141,18 @@ int64_t out_size(const Convolution& c, int dim) {
 Tensor input_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
   constexpr std::array<bool, 3> mask{true, false, false};
   Tensor result;
-  run_chosen(problem_of(kInputGradient, c, 0), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s), work_of(c),
-             [&](int way) {
+  run_chosen(problem_of(kInputGradient, c, gradient, 0), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s),
+             work_of(c), [&](int way) {
                switch (way) {
-                 case kByColumns: result = input_gradient_by_columns(gradient, c.weight, s); break;
-                 case kBySamples: result = input_gradient_by_samples(gradient, c.weight, s); break;
+                 case kByColumns: result = input_gradient_by_columns(in_planes(gradient), c.weight, s); break;
+                 case kBySamples: result = input_gradient_by_samples(in_planes(gradient), c.weight, s); break;
                  case kChannelsInnermost:
-                   result = std::get<0>(backward(channels_innermost(c), gradient.contiguous(kChannelsLast),
-                                                 std::nullopt, mask)).contiguous();
+                   result = finished(c, std::get<0>(backward(all_innermost(for_sizes(c, kChannelsLast)), innermost(gradient),
+                                                             std::nullopt, mask)));
                    break;
-                 default: result = std::get<0>(backward(c, gradient, std::nullopt, mask));
+                 default:
+                   result = std::get<0>(backward(for_sizes(c, at::MemoryFormat::Contiguous), in_planes(gradient),
+                                                 std::nullopt, mask));
                }
              });
   return result;
@@ -132,16 +164,16 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
   const std::array<bool, 3> mask{false, true, with_bias};
   std::tuple<Tensor, Tensor, Tensor> results;
   auto& [unused, weight, bias] = results;
-  run_chosen(problem_of(kWeightGradient, c, with_bias), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s),
+  run_chosen(problem_of(kWeightGradient, c, gradient, with_bias), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s),
              work_of(c), [&](int way) {
                switch (way) {
-                 case kByColumns: weight = weight_gradient_by_columns(gradient, c.input, s); break;
-                 case kBySamples: weight = weight_gradient_by_samples(gradient, c.input, s); break;
+                 case kByColumns: weight = weight_gradient_by_columns(in_planes(gradient), in_planes(c.input), s); break;
+                 case kBySamples: weight = weight_gradient_by_samples(in_planes(gradient), in_planes(c.input), s); break;
                  case kChannelsInnermost:
-                   results = backward(channels_innermost(c), gradient.contiguous(kChannelsLast), bias_sizes, mask);
+                   results = backward(all_innermost(c), innermost(gradient), bias_sizes, mask);
                    weight = weight.contiguous();
                    break;
-                 default: results = backward(c, gradient, bias_sizes, mask);
+                 default: results = backward(all_in_planes(c), in_planes(gradient), bias_sizes, mask);
                }
                if (with_bias && (way == kByColumns || way == kBySamples)) bias = gradient.sum({0, 2, 3});
              });
@@ -150,11 +182,12 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
 
 }  // namespace
 
-bool try_convolution(torch::jit::Stack& stack) {
+bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   Convolution c;
+  c.in_any_order = in_any_order;
   if (!stack[0].isTensor() || !stack[1].isTensor()) return false;
   c.input = stack[0].toTensor(), c.weight = stack[1].toTensor();
-  if (!is_plain(c.input) || !read_geometry(c, stack, 3) || !can_choose(c)) return false;
+  if (!is_map(c.input, c) || !read_geometry(c, stack, 3) || !can_choose(c)) return false;
   const auto bias = stack[2].toOptional<Tensor>();
   const bool has_bias = bias && bias->defined();
   ConvolutionShape s{};
@@ -165,12 +198,12 @@ bool try_convolution(torch::jit::Stack& stack) {
     if (!has_bias || bias->scalar_type() == at::kFloat) allowed |= product_ways(c, s);
   }
   Tensor result;
-  run_chosen(problem_of(kForward, c, has_bias), allowed, work_of(c), [&](int way) {
+  run_chosen(problem_of(kForward, c, {}, has_bias), allowed, work_of(c), [&](int way) {
     switch (way) {
-      case kByColumns: result = forward_by_columns(c.input, c.weight, s); break;
-      case kBySamples: result = forward_by_samples(c.input, c.weight, s); break;
-      case kChannelsInnermost: result = forward(channels_innermost(c), bias).contiguous(); break;
-      default: result = forward(c, bias);
+      case kByColumns: result = forward_by_columns(in_planes(c.input), c.weight, s); break;
+      case kBySamples: result = forward_by_samples(in_planes(c.input), c.weight, s); break;
+      case kChannelsInnermost: result = finished(c, forward(all_innermost(c), bias)); break;
+      default: result = forward(all_in_planes(c), bias);
     }
     if (has_bias && (way == kByColumns || way == kBySamples)) result.add_(bias->view({1, s.o, 1, 1}));
   });
@@ -179,13 +212,14 @@ bool try_convolution(torch::jit::Stack& stack) {
   return true;
 }
 
-bool try_convolution_backward(torch::jit::Stack& stack) {
+bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
   Convolution c;
+  c.in_any_order = in_any_order;
   for (int i = 0; i < 3; ++i)
     if (!stack[i].isTensor()) return false;
   const auto gradient = stack[0].toTensor();
   c.input = stack[1].toTensor(), c.weight = stack[2].toTensor();
-  if (!is_plain(gradient) || !is_plain(c.input) || !read_geometry(c, stack, 4) || !can_choose(c)) return false;
+  if (!is_map(gradient, c) || !is_map(c.input, c) || !read_geometry(c, stack, 4) || !can_choose(c)) return false;
   const auto bias_sizes = stack[3].isNone() ? std::vector<int64_t>() : stack[3].toIntVector();
   const at::OptionalIntArrayRef sizes = stack[3].isNone() ? at::OptionalIntArrayRef() : bias_sizes;
   const auto wanted = stack[10].toBoolList();

@@ -8,7 +8,7 @@ namespace lockstep::dynamic {
 
 // aten::convolution and aten::convolution_backward on a boxed stack. False: nothing was touched, PyTorch's own kernel
 // is to run (other devices, types, dims or layouts; deterministic algorithms).
-bool try_convolution(torch::jit::Stack& stack);
-bool try_convolution_backward(torch::jit::Stack& stack);
+bool try_convolution(torch::jit::Stack& stack, bool in_any_order = false);
+bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order = false);
 
 }  // namespace lockstep::dynamic

@@ -56,9 +56,13 @@ void remember_choice(const Problem& problem, int way);
 // What ran otherwise than it will: a choice was being measured, a kernel was not compiled yet. Of the process.
 inline std::atomic<uint64_t> preparation_count{0};
 
+// For tests: the way to go wherever it is allowed; -1: by measurement.
+inline std::atomic<int> forced_way{-1};
+
 // Runs the way whose turn it is, and notes what it took. `run(way)`; `work` makes problems of one rough size comparable.
 template <class Run>
 void run_chosen(const Problem& problem, uint32_t allowed, double work, Run run) {
+  if (const int way = forced_way.load(std::memory_order_relaxed); way >= 0 && allowed >> way & 1) return run(way);
   auto& choice = choice_for(problem);
   const int way = choice.pick(allowed);
   const bool is_settled = choice.settled_way() >= 0;

@@ -12,11 +12,18 @@ namespace lockstep::dynamic {
 // Arguments on top of the stack. True: they are replaced by the results, as callBoxed leaves them. False: nothing has
 // happened, call PyTorch's kernel. Works below autograd.
 using OwnKernel = bool (*)(torch::jit::Stack& stack);
+// In any order: maps that are contiguous for everybody else may come and go with their channels innermost.
+using OwnMapKernel = bool (*)(torch::jit::Stack& stack, bool in_any_order);
 
 struct OwnKernelRow {
   const char* name;
   const char* overload;
   OwnKernel kernel;
+  OwnMapKernel map_kernel = nullptr;
+
+  bool run(torch::jit::Stack& stack, bool in_any_order = false) const {
+    return map_kernel ? map_kernel(stack, in_any_order) : kernel(stack);
+  }
 };
 
 // Same bits and same generator state as PyTorch's; calls no op.
@@ -25,11 +32,9 @@ std::span<const OwnKernelRow> random_kernels();
 std::span<const OwnKernelRow> measured_kernels();
 
 // Null if there is none.
-OwnKernel find_own_kernel(const graph::OpInfo& op);
-
-inline bool run_own_kernel(const graph::OpInfo& op, torch::jit::Stack& stack) {
-  const OwnKernel kernel = find_own_kernel(op);
-  return kernel && kernel(stack);
-}
+const OwnKernelRow* find_own_kernel(const graph::OpInfo& op);
+// Whether the op takes maps with channels innermost: each as it comes, or all alike.
+enum class MapOrder { kPlanes, kAllAlike, kAny };
+MapOrder map_order_of(const graph::OpInfo& op);
 
 }  // namespace lockstep::dynamic

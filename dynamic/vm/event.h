@@ -45,6 +45,9 @@ struct Event {
   bool grad_mode = false;            // whether gradients were wanted where it was asked
   unsigned float_mode = 0;           // whether denormals are flushed where it was asked
   Capture* capture = nullptr;        // set: the results go back as they come
+
+  // Whether its results may be kept in another order than promised (hidden_layout.h).
+  bool may_hide() const { return may_be_fused && !is_strict && !capture; }
   void clear() {
     args.clear();
     operands.clear();

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "dynamic/kernels/kernel_table.h"
+#include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/skeleton_clock.h"
 
 namespace lockstep::dynamic {
@@ -33,15 +34,19 @@ StorageRef create_empty_storage(int64_t bytes) {
 
 namespace {
 
-at::Tensor operand_tensor(const Operand& operand, const Layout& layout) {
+at::Tensor operand_tensor(const Operand& operand, const Layout& layout, bool takes_hidden) {
   if (!layout.is_defined()) return {};
   if (operand.direct.defined()) return operand.direct;
+  if (is_hidden(*operand.storage)) {
+    if (takes_hidden) return hidden_tensor(*operand.storage, layout);
+    restore(*operand.storage);
+  }
   return tensor_over(operand.storage, layout, operand.offset);
 }
 
 }  // namespace
 
-torch::jit::Stack build_arguments(const Event& event) {
+torch::jit::Stack build_arguments(const Event& event, bool takes_hidden) {
   const auto& op = *event.node->op;
   torch::jit::Stack stack;
   stack.reserve(op.args.size() + 2);
@@ -52,7 +57,7 @@ torch::jit::Stack build_arguments(const Event& event) {
   auto take = [&] {
     const size_t i = next++;
     const auto& operand = event.operands[i];
-    auto tensor = operand.same_as >= 0 ? built.at(operand.same_as) : operand_tensor(operand, event.signature->inputs[i]);
+    auto tensor = operand.same_as >= 0 ? built.at(operand.same_as) : operand_tensor(operand, event.signature->inputs[i], takes_hidden);
     if (some_come_again) built.push_back(tensor);
     return tensor;
   };
@@ -141,6 +146,15 @@ void copy_into(const StorageRef& twin, const at::Tensor& result, const Layout& p
   tensor_over(twin, promised, promised.offset).copy_(result);
 }
 
+// The promised map with its channels innermost.
+bool is_innermost(const at::Tensor& result, const Layout& promised) {
+  return result.defined() && result.dim() == 4 && !result.is_contiguous() &&
+         result.is_contiguous(at::MemoryFormat::ChannelsLast) && is_map(promised) && promised.offset == 0 &&
+         result.scalar_type() == promised.dtype && result.sizes() == promised.sizes && result.storage_offset() == 0 &&
+         !result.is_conj() && !result.is_neg() && static_cast<int64_t>(result.storage().nbytes()) == promised.storage_bytes &&
+         promised.storage_bytes == promised.numel() * static_cast<int64_t>(c10::elementSize(promised.dtype));
+}
+
 void deliver(Event& event, std::vector<at::Tensor>& results) {
   const auto& promised = event.signature->outputs;
   TORCH_CHECK(results.size() == promised.size(), "lockstep: a kernel returned ", results.size(),
@@ -161,7 +175,9 @@ void deliver(Event& event, std::vector<at::Tensor>& results) {
       exclusive = from->data_ptr().get_deleter() != nullptr &&
                   static_cast<int64_t>(results[i].storage().use_count()) == holders;
     }
-    if (exclusive && keeps_promise(results[i], promised[i])) {
+    if (exclusive && event.may_hide() && is_innermost(results[i], promised[i])) {
+      hide(*twin, std::move(from->_mutable_data_ptr_no_checks()), promised[i].sizes);
+    } else if (exclusive && keeps_promise(results[i], promised[i])) {
       twin->set_data_ptr_noswap(std::move(from->_mutable_data_ptr_no_checks()));
     } else if (exclusive && from->nbytes() == 0 && keeps_promise(results[i], promised[i])) {
       continue;
@@ -171,12 +187,48 @@ void deliver(Event& event, std::vector<at::Tensor>& results) {
   }
 }
 
+// Whether the kernel gets hidden maps as they lie: it must know how to take them, and they must be whole.
+bool takes_hidden(const Event& event, bool is_pointwise) {
+  const auto& operands = event.operands;
+  if (!event.may_hide() || std::none_of(operands.begin(), operands.end(), [](const Operand& operand) {
+        return operand.storage && is_hidden(*operand.storage);
+      }))
+    return false;
+  const auto order = is_pointwise ? MapOrder::kAllAlike : map_order_of(*event.node->op);
+  if (order == MapOrder::kPlanes) return false;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].storage) continue;
+    const auto& layout = event.signature->inputs[i];
+    if (is_hidden(*operands[i].storage)) {
+      if (!is_hidden_map(*operands[i].storage, layout, operands[i].offset)) return false;
+    } else if (order == MapOrder::kAllAlike && is_map(layout)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Contiguous for all but the runner: what comes and goes in another order is so for the user, too.
+bool has_contiguous_maps(const Event& event) {
+  for (const auto* layouts : {&event.signature->inputs, &event.signature->outputs})
+    for (const auto& layout : *layouts)
+      if (layout.is_defined() && layout.sizes.size() == 4 && !layout.is_contiguous()) return false;
+  return true;
+}
+
+void run_kernel(const Event& event, torch::jit::Stack& stack) {
+  const auto& op = *event.node->op;
+  const auto* own = event.is_strict ? nullptr : find_own_kernel(op);
+  const bool in_any_order = own && own->map_kernel && event.may_hide() && has_contiguous_maps(event);
+  if (!own || !own->run(stack, in_any_order)) op.handle.callBoxed(&stack);
+}
+
 }  // namespace
 
 std::atomic<bool> skip_kernels{false};
 
-void execute(Event& event) {
-  auto stack = build_arguments(event);
+void execute(Event& event, bool is_pointwise) {
+  auto stack = build_arguments(event, takes_hidden(event, is_pointwise));
   if (skip_kernels.load(std::memory_order_relaxed) && !event.capture) {
     for (const auto& twin : event.outputs)
       if (twin->nbytes() > 0) twin->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(twin->nbytes()));
@@ -184,7 +236,7 @@ void execute(Event& event) {
   }
   {
     const ExcludedScope kernel;
-    if (event.is_strict || !run_own_kernel(*event.node->op, stack)) event.node->op->handle.callBoxed(&stack);
+    run_kernel(event, stack);
     event.node->counts.kernel_ticks += static_cast<double>(kernel.elapsed());
   }
   if (event.capture) {

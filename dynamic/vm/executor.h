@@ -10,10 +10,12 @@
 
 namespace lockstep::dynamic {
 
-// The arguments of an event as a kernel wants them.
-torch::jit::Stack build_arguments(const Event& event);
-// Throws what the kernel throws. The caller has switched off autograd and the hook on this thread.
-void execute(Event& event);
+// The arguments of an event as a kernel wants them. `takes_hidden`: hidden maps as they lie, with channels innermost; all
+// others are restored.
+torch::jit::Stack build_arguments(const Event& event, bool takes_hidden = false);
+// Throws what the kernel throws. The caller has switched off autograd and the hook on this thread. `is_pointwise`: maps
+// may come in any order, as long as all have the same.
+void execute(Event& event, bool is_pointwise = false);
 // For measuring the skeleton: kernels are replaced by nothing, results are memory as it comes.
 extern std::atomic<bool> skip_kernels;
 

@@ -5,9 +5,11 @@
 #include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "dynamic/fusion/fuser.h"
+#include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
+#include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "python/bindings/bind.h"
 
@@ -146,8 +148,11 @@ void bind_inspection(py::module_& m) {
                     py::arg("single_events") = s.single_events.load(), py::arg("kernels") = s.kernels.load(),
                     py::arg("compiled") = cache.compiled_count, py::arg("loaded") = cache.loaded_count,
                     py::arg("failures") = dynamic::KernelService::instance().failures(), py::arg("compile_ms") = cache.compile_ms,
-                    py::arg("longest_compile_ms") = cache.longest_compile_ms);
+                    py::arg("longest_compile_ms") = cache.longest_compile_ms,
+                    py::arg("hidden_maps") = dynamic::hidden_layout_statistics.hidden.load(),
+                    py::arg("restored_maps") = dynamic::hidden_layout_statistics.restored.load());
   });
+  m.def("force_kernel_way", [](int way) { dynamic::forced_way.store(way); });
   m.def("wait_for_kernels", [] { dynamic::KernelService::instance().wait(); },
         py::call_guard<py::gil_scoped_release>());
   m.def("skip_kernels", [](bool on) { dynamic::skip_kernels.store(on); });

@@ -98,7 +98,7 @@ void expect_same(const OwnKernelRow& row, const Stack& arguments) {
   ASSERT_NE(own, nullptr);
   for (const bool is_given : {false, true}) {
     SCOPED_TRACE(testing::Message() << op.operator_name() << (is_given ? ", a generator" : ""));
-    const auto ours = outcome_of(op, arguments, is_given, [&](Stack& stack) { ASSERT_TRUE(own(stack)); });
+    const auto ours = outcome_of(op, arguments, is_given, [&](Stack& stack) { ASSERT_TRUE(own->run(stack)); });
     const auto theirs = outcome_of(op, arguments, is_given, [&](Stack& stack) { op.callBoxed(stack); });
     EXPECT_EQ(ours.result.scalar_type(), theirs.result.scalar_type());
     EXPECT_EQ(ours.result.sizes(), theirs.result.sizes());
@@ -143,7 +143,7 @@ TEST(KernelTable, ADeclinedCallLeavesTheStackAlone) {
   ASSERT_NE(own, nullptr);
   const auto self = at::zeros({10});
   Stack stack{self, 1.5, kNone};
-  EXPECT_FALSE(own(stack));
+  EXPECT_FALSE(own->run(stack));
   ASSERT_EQ(stack.size(), 3u);
   EXPECT_TRUE(stack[0].toTensor().is_same(self));
   EXPECT_EQ(stack[1].toDouble(), 1.5);
@@ -154,15 +154,15 @@ TEST(KernelTable, FactoriesDeclineWhatIsNotAPlainTensorOnTheCpu) {
   const auto own = find_own_kernel(graph::op_info(op));
   const c10::List<int64_t> sizes({4, 5}), negative({4, -5});
   Stack meta{sizes, kNone, kNone, c10::Device(at::kMeta), kNone};
-  EXPECT_FALSE(own(meta));
+  EXPECT_FALSE(own->run(meta));
   Stack sparse{sizes, kNone, at::kSparse, kNone, kNone};
-  EXPECT_FALSE(own(sparse));
+  EXPECT_FALSE(own->run(sparse));
   Stack pinned{sizes, kNone, kNone, kNone, true};
-  EXPECT_FALSE(own(pinned));
+  EXPECT_FALSE(own->run(pinned));
   Stack wrong{negative, kNone, kNone, kNone, kNone};
-  EXPECT_FALSE(own(wrong));
+  EXPECT_FALSE(own->run(wrong));
   Stack complex{sizes, at::kComplexFloat, kNone, kNone, kNone};
-  EXPECT_FALSE(own(complex));
+  EXPECT_FALSE(own->run(complex));
 }
 
 TEST(KernelTable, OtherOpsHaveNone) {

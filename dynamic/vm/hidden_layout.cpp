@@ -1,0 +1,119 @@
+#include "dynamic/vm/hidden_layout.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <array>
+
+#include "dynamic/vm/executor.h"
+
+namespace lockstep::dynamic {
+
+namespace {
+
+std::atomic<int64_t> live{0};  // hidden storages
+
+std::shared_mutex& mutex() {
+  static auto* instance = new std::shared_mutex;
+  return *instance;
+}
+
+struct Hidden {
+  c10::DataPtr memory;
+  std::array<int64_t, 4> sizes;
+};
+
+void drop(void* context) {
+  delete static_cast<Hidden*>(context);
+  live.fetch_sub(1, std::memory_order_release);
+}
+
+const Hidden& hidden_of(const c10::StorageImpl& storage) {
+  return *static_cast<const Hidden*>(storage.data_ptr().get_context());
+}
+
+constexpr int64_t kTile = 16;
+
+// (pixels, channels) to (channels, pixels), without any op: the hook must not see it.
+template <typename Value>
+void to_planes(const Value* from, int64_t channels, int64_t pixels, Value* to) {
+  for (int64_t c0 = 0; c0 < channels; c0 += kTile)
+    for (int64_t p0 = 0; p0 < pixels; p0 += kTile)
+      for (int64_t c = c0; c < std::min(c0 + kTile, channels); ++c)
+        for (int64_t p = p0; p < std::min(p0 + kTile, pixels); ++p) to[c * pixels + p] = from[p * channels + c];
+}
+
+template <typename Value>
+void to_planes(const Hidden& hidden, void* to) {
+  const auto& [n, c, h, w] = hidden.sizes;
+  for (int64_t sample = 0; sample < n; ++sample) {
+    const int64_t at = sample * c * h * w;
+    to_planes(static_cast<const Value*>(hidden.memory.get()) + at, c, h * w, static_cast<Value*>(to) + at);
+  }
+}
+
+}  // namespace
+
+HiddenLayoutStatistics hidden_layout_statistics;
+
+std::vector<int64_t> innermost_strides(at::IntArrayRef sizes) {
+  return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+}
+
+bool is_map(const graph::Layout& layout) {
+  const auto& s = layout.sizes;
+  return s.size() == 4 && s[1] > 1 && s[2] * s[3] > 1 && s[0] > 0 && !layout.conj && !layout.neg && layout.is_contiguous();
+}
+
+bool is_hidden(const c10::StorageImpl& storage) { return storage.data_ptr().get_deleter() == &drop; }
+
+bool is_hidden_map(const c10::StorageImpl& storage, const graph::Layout& layout, int64_t offset) {
+  return is_hidden(storage) && offset == 0 && is_map(layout) && at::IntArrayRef(layout.sizes) == hidden_of(storage).sizes &&
+         storage.nbytes() == layout.numel() * c10::elementSize(layout.dtype);
+}
+
+void hide(c10::StorageImpl& storage, c10::DataPtr memory, at::IntArrayRef sizes) {
+  auto* hidden = new Hidden{std::move(memory), {sizes[0], sizes[1], sizes[2], sizes[3]}};
+  live.fetch_add(1, std::memory_order_relaxed);
+  hidden_layout_statistics.hidden.fetch_add(1, std::memory_order_relaxed);
+  storage.set_data_ptr_noswap({nullptr, hidden, &drop, c10::Device(c10::DeviceType::CPU)});
+}
+
+void* hidden_memory(const c10::StorageImpl& storage) { return hidden_of(storage).memory.get(); }
+
+at::Tensor hidden_tensor(const c10::StorageImpl& storage, const graph::Layout& layout) {
+  auto borrowed = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
+      c10::DataPtr(hidden_memory(storage), c10::Device(c10::DeviceType::CPU)), nullptr, /*resizable=*/false);
+  auto order = layout;
+  order.strides = innermost_strides(layout.sizes);
+  return tensor_over(std::move(borrowed), order, 0);
+}
+
+void restore(c10::StorageImpl& storage) {
+  if (!is_hidden(storage)) return;
+  const auto& hidden = hidden_of(storage);
+  const auto& [n, c, h, w] = hidden.sizes;
+  auto memory = c10::GetCPUAllocator()->allocate(storage.nbytes());
+  switch (storage.nbytes() / (n * c * h * w)) {
+    case 1: to_planes<uint8_t>(hidden, memory.get()); break;
+    case 2: to_planes<uint16_t>(hidden, memory.get()); break;
+    case 4: to_planes<uint32_t>(hidden, memory.get()); break;
+    case 8: to_planes<uint64_t>(hidden, memory.get()); break;
+    default: to_planes<std::array<uint64_t, 2>>(hidden, memory.get());
+  }
+  storage.set_data_ptr_noswap(std::move(memory));
+  hidden_layout_statistics.restored.fetch_add(1, std::memory_order_relaxed);
+}
+
+HiddenLayoutReader::HiddenLayoutReader() {
+  if (live.load(std::memory_order_acquire) > 0) lock_ = std::shared_lock(mutex());
+}
+
+void restore_from_outside(c10::StorageImpl& storage) {
+  if (live.load(std::memory_order_acquire) == 0) return;
+  const std::unique_lock lock(mutex());
+  restore(storage);
+}
+
+}  // namespace lockstep::dynamic
