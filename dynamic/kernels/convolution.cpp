@@ -8,6 +8,7 @@
 
 #include "dynamic/kernels/convolution_ways.h"
 #include "dynamic/kernels/kernel_choice.h"
+#include "dynamic/vm/hidden_layout.h"
 
 namespace lockstep::dynamic {
 
@@ -17,6 +18,7 @@ using at::IntArrayRef;
 using at::Tensor;
 
 constexpr int64_t kMaxColumnsBytes = 32 << 20;
+constexpr double kOpening = 1.1;  // who makes the first map with channels innermost makes work for others, perhaps
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
 struct Convolution {
@@ -90,8 +92,6 @@ enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples };
 constexpr uint32_t bit(int way) { return 1u << way; }
 enum Kind : int64_t { kForward = 1, kInputGradient = 2, kWeightGradient = 3 };
 
-Tensor in_planes(const Tensor& map) { return map.contiguous(); }
-Tensor innermost(const Tensor& map) { return map.contiguous(kChannelsLast); }
 // As the user has it, where that is wanted.
 Tensor finished(const Convolution& c, const Tensor& map) { return c.in_any_order ? map : map.contiguous(); }
 
@@ -106,24 +106,50 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Convolution& c, const Tensor& 
                                   c.transposed, c.output_padding, c.groups, mask);
 }
 
-Convolution all_innermost(const Convolution& c) {
-  auto other = c;
-  other.input = innermost(c.input);
-  other.weight = innermost(c.weight);
-  return other;
+// A map that lies the same in both orders says by its strides which one is meant.
+Tensor in_order(const Tensor& map, at::MemoryFormat order) {
+  if (!map.is_contiguous(order)) return map.contiguous(order);
+  return order == kChannelsLast ? map.as_strided(map.sizes(), innermost_strides(map.sizes())) : map;
 }
 
-Convolution all_in_planes(const Convolution& c) {
-  auto other = c;
-  other.input = in_planes(c.input);
-  return other;
+at::MemoryFormat order_of(int way) { return way == kChannelsInnermost ? kChannelsLast : at::MemoryFormat::Contiguous; }
+
+// The maps in the order that a way takes, and the weight.
+struct Ordered {
+  Convolution c;
+  Tensor gradient;
+};
+enum class Input { kValues, kSizes };
+Ordered in_order_of(int way, const Convolution& c, const Tensor& gradient, Input use) {
+  const auto order = order_of(way);
+  Ordered ordered{c, gradient.defined() ? in_order(gradient, order) : gradient};
+  const bool is_there = use == Input::kValues || c.input.is_contiguous(order);
+  ordered.c.input = is_there ? in_order(c.input, order)
+                             : at::empty(c.input.sizes(), c.input.options().memory_format(order));
+  return ordered;
 }
 
-// Of the input, only the sizes and the order count.
-Convolution for_sizes(const Convolution& c, at::MemoryFormat order) {
-  auto other = c;
-  if (!c.input.is_contiguous(order)) other.input = at::empty(c.input.sizes(), c.input.options().memory_format(order));
-  return other;
+// `run(way, ordered)` by the way that is fastest. Where maps go in any order, bringing them into that of a way counts by
+// half: a chain of convolutions that take the same needs it at its ends only.
+template <class Run>
+void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c, const Tensor& gradient, Input use,
+                  Run run) {
+  Ordered ordered;
+  run_chosen(
+      problem, allowed, work_of(c),
+      [&](int way) {
+        const bool opens_chain = way == kChannelsInnermost && c.in_any_order && !is_innermost(c.input) &&
+                                 !(gradient.defined() && is_innermost(gradient));
+        return opens_chain ? kOpening : 1.0;
+      },
+      [&](int way) {
+        if (c.in_any_order) ordered = in_order_of(way, c, gradient, use);
+      },
+      [&](int way) {
+        if (!c.in_any_order) ordered = in_order_of(way, c, gradient, use);
+        if (way == kChannelsInnermost) ordered.c.weight = in_order(c.weight, kChannelsLast);
+        run(way, ordered);
+      });
 }
 
 uint32_t product_ways(const Convolution& c, const ConvolutionShape& s) {
@@ -139,44 +165,36 @@ int64_t out_size(const Convolution& c, int dim) {
 // The two gradients apart, each by the way that is fastest for it alone: PyTorch's own kernel computes them one after the
 // other, too.
 Tensor input_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
-  constexpr std::array<bool, 3> mask{true, false, false};
   Tensor result;
-  run_chosen(problem_of(kInputGradient, c, gradient, 0), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s),
-             work_of(c), [&](int way) {
-               switch (way) {
-                 case kByColumns: result = input_gradient_by_columns(in_planes(gradient), c.weight, s); break;
-                 case kBySamples: result = input_gradient_by_samples(in_planes(gradient), c.weight, s); break;
-                 case kChannelsInnermost:
-                   result = finished(c, std::get<0>(backward(all_innermost(for_sizes(c, kChannelsLast)), innermost(gradient),
-                                                             std::nullopt, mask)));
-                   break;
-                 default:
-                   result = std::get<0>(backward(for_sizes(c, at::MemoryFormat::Contiguous), in_planes(gradient),
-                                                 std::nullopt, mask));
-               }
-             });
+  run_in_order(problem_of(kInputGradient, c, gradient, 0), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s), c,
+               gradient, Input::kSizes, [&](int way, const Ordered& o) {
+                 switch (way) {
+                   case kByColumns: result = input_gradient_by_columns(o.gradient, c.weight, s); break;
+                   case kBySamples: result = input_gradient_by_samples(o.gradient, c.weight, s); break;
+                   default:
+                     result = finished(c, std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false})));
+                 }
+               });
   return result;
 }
 
 // With that of the bias, where it is wanted.
 std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s,
                                           at::OptionalIntArrayRef bias_sizes, bool with_bias) {
-  const std::array<bool, 3> mask{false, true, with_bias};
   std::tuple<Tensor, Tensor, Tensor> results;
   auto& [unused, weight, bias] = results;
-  run_chosen(problem_of(kWeightGradient, c, gradient, with_bias), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s),
-             work_of(c), [&](int way) {
-               switch (way) {
-                 case kByColumns: weight = weight_gradient_by_columns(in_planes(gradient), in_planes(c.input), s); break;
-                 case kBySamples: weight = weight_gradient_by_samples(in_planes(gradient), in_planes(c.input), s); break;
-                 case kChannelsInnermost:
-                   results = backward(all_innermost(c), innermost(gradient), bias_sizes, mask);
-                   weight = weight.contiguous();
-                   break;
-                 default: results = backward(all_in_planes(c), in_planes(gradient), bias_sizes, mask);
-               }
-               if (with_bias && (way == kByColumns || way == kBySamples)) bias = gradient.sum({0, 2, 3});
-             });
+  run_in_order(problem_of(kWeightGradient, c, gradient, with_bias),
+               bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s), c, gradient, Input::kValues,
+               [&](int way, const Ordered& o) {
+                 switch (way) {
+                   case kByColumns: weight = weight_gradient_by_columns(o.gradient, o.c.input, s); break;
+                   case kBySamples: weight = weight_gradient_by_samples(o.gradient, o.c.input, s); break;
+                   default:
+                     results = backward(o.c, o.gradient, bias_sizes, {false, true, with_bias});
+                     weight = weight.contiguous();
+                 }
+                 if (with_bias && (way == kByColumns || way == kBySamples)) bias = o.gradient.sum({0, 2, 3});
+               });
   return {weight, bias};
 }
 
@@ -198,12 +216,11 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
     if (!has_bias || bias->scalar_type() == at::kFloat) allowed |= product_ways(c, s);
   }
   Tensor result;
-  run_chosen(problem_of(kForward, c, {}, has_bias), allowed, work_of(c), [&](int way) {
+  run_in_order(problem_of(kForward, c, {}, has_bias), allowed, c, {}, Input::kValues, [&](int way, const Ordered& o) {
     switch (way) {
-      case kByColumns: result = forward_by_columns(in_planes(c.input), c.weight, s); break;
-      case kBySamples: result = forward_by_samples(in_planes(c.input), c.weight, s); break;
-      case kChannelsInnermost: result = finished(c, forward(all_innermost(c), bias)); break;
-      default: result = forward(all_in_planes(c), bias);
+      case kByColumns: result = forward_by_columns(o.c.input, c.weight, s); break;
+      case kBySamples: result = forward_by_samples(o.c.input, c.weight, s); break;
+      default: result = finished(c, forward(o.c, bias));
     }
     if (has_bias && (way == kByColumns || way == kBySamples)) result.add_(bias->view({1, s.o, 1, 1}));
   });

@@ -17,6 +17,8 @@ namespace lockstep::dynamic {
 namespace {
 
 constexpr int kRounds = 2;               // measurements of a way; the first pays for what is made once
+constexpr int kFinalRounds = 4;          // of those that are near the fastest
+constexpr double kNear = 1.25;
 constexpr double kWorthwhile = 0.97;     // of the time of way 0, to leave it
 constexpr const char* kFileName = "kernel-choices-3.txt";  // the number is that of the format and of the ways' meaning
 
@@ -72,7 +74,19 @@ void read_choices_locked(Choices& known) {
 
 }  // namespace
 
-bool KernelChoice::is_still_in(int way) const { return allowed_ >> way & 1 && figures_[way].count < kRounds; }
+bool KernelChoice::is_still_in(int way) const {
+  if (!(allowed_ >> way & 1)) return false;
+  const auto& own = figures_[way];
+  if (own.count < kRounds) return true;
+  if (own.count >= kFinalRounds) return false;
+  double fastest = own.best;
+  bool has_rival = false;
+  for (int other = 0; other < kMaxWays; ++other) {
+    fastest = std::min(fastest, figures_[other].best);
+    has_rival |= other != way && figures_[other].best < kNear * own.best;
+  }
+  return has_rival && own.best < kNear * fastest;
+}
 
 int KernelChoice::pick(uint32_t allowed) {
   std::lock_guard lock(mutex_);

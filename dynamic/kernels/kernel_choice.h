@@ -16,6 +16,7 @@
 namespace lockstep::dynamic {
 
 constexpr int kMaxWays = 6;
+constexpr double kPrepareShare = 0.5;
 
 class KernelChoice {
  public:
@@ -59,19 +60,31 @@ inline std::atomic<uint64_t> preparation_count{0};
 // For tests: the way to go wherever it is allowed; -1: by measurement.
 inline std::atomic<int> forced_way{-1};
 
-// Runs the way whose turn it is, and notes what it took. `run(way)`; `work` makes problems of one rough size comparable.
-template <class Run>
-void run_chosen(const Problem& problem, uint32_t allowed, double work, Run run) {
-  if (const int way = forced_way.load(std::memory_order_relaxed); way >= 0 && allowed >> way & 1) return run(way);
+// Runs the way whose turn it is, and notes what it took. `prepare(way)` counts by half: what it brings about is there already
+// where a neighbour goes the same way. `work` makes problems of one rough size comparable.
+// `handicap(way)`: a way is taken for that much slower than it is.
+template <class Handicap, class Prepare, class Run>
+void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap handicap, Prepare prepare, Run run) {
+  if (const int way = forced_way.load(std::memory_order_relaxed); way >= 0 && allowed >> way & 1) {
+    prepare(way);
+    return run(way);
+  }
   auto& choice = choice_for(problem);
   const int way = choice.pick(allowed);
   const bool is_settled = choice.settled_way() >= 0;
   const uint64_t begin = __rdtsc();
+  prepare(way);
+  const uint64_t prepared = __rdtsc();
   run(way);
-  const double ticks = static_cast<double>(__rdtsc() - begin);
+  const double ticks = static_cast<double>(__rdtsc() - prepared) + kPrepareShare * static_cast<double>(prepared - begin);
   if (is_settled) return;
   preparation_count.fetch_add(1, std::memory_order_relaxed);
-  if (choice.note(way, ticks / work)) remember_choice(problem, choice.settled_way());
+  if (choice.note(way, handicap(way) * ticks / work)) remember_choice(problem, choice.settled_way());
+}
+
+template <class Run>
+void run_chosen(const Problem& problem, uint32_t allowed, double work, Run run) {
+  run_chosen(problem, allowed, work, [](int) { return 1.0; }, [](int) {}, run);
 }
 // Forgets what is in memory; what is on disk is read again at the next question. For tests.
 void forget_choices();

@@ -1,5 +1,6 @@
 #include "dynamic/vm/hidden_layout.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
@@ -34,22 +35,51 @@ const Hidden& hidden_of(const c10::StorageImpl& storage) {
 
 constexpr int64_t kTile = 16;
 
-// (pixels, channels) to (channels, pixels), without any op: the hook must not see it.
+constexpr int64_t kBand = 256;       // pixels
+constexpr int64_t kGrain = 1 << 14;  // values a thread
+
+// Pixels [first, last) of (pixels, channels) to (channels, pixels), without any op: the hook must not see it.
 template <typename Value>
-void to_planes(const Value* from, int64_t channels, int64_t pixels, Value* to) {
+void to_planes(const Value* from, int64_t channels, int64_t pixels, int64_t first, int64_t last, Value* to) {
   for (int64_t c0 = 0; c0 < channels; c0 += kTile)
-    for (int64_t p0 = 0; p0 < pixels; p0 += kTile)
+    for (int64_t p0 = first; p0 < last; p0 += kTile)
       for (int64_t c = c0; c < std::min(c0 + kTile, channels); ++c)
-        for (int64_t p = p0; p < std::min(p0 + kTile, pixels); ++p) to[c * pixels + p] = from[p * channels + c];
+        for (int64_t p = p0; p < std::min(p0 + kTile, last); ++p) to[c * pixels + p] = from[p * channels + c];
 }
 
+// In parallel where the thread has workers of its own.
 template <typename Value>
-void to_planes(const Hidden& hidden, void* to) {
+void to_planes(const Hidden& hidden, void* to, bool in_parallel) {
   const auto& [n, c, h, w] = hidden.sizes;
-  for (int64_t sample = 0; sample < n; ++sample) {
-    const int64_t at = sample * c * h * w;
-    to_planes(static_cast<const Value*>(hidden.memory.get()) + at, c, h * w, static_cast<Value*>(to) + at);
+  const int64_t bands = (h * w + kBand - 1) / kBand;
+  const auto convert = [&, pixels = h * w, channels = c](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t at = part / bands * channels * pixels, first = part % bands * kBand;
+      to_planes(static_cast<const Value*>(hidden.memory.get()) + at, channels, pixels, first,
+                std::min(first + kBand, pixels), static_cast<Value*>(to) + at);
+    }
+  };
+  if (in_parallel) {
+    at::parallel_for(0, n * bands, std::max<int64_t>(1, kGrain / (kBand * c)), convert);
+  } else {
+    convert(0, n * bands);
   }
+}
+
+void restore(c10::StorageImpl& storage, bool in_parallel) {
+  if (!is_hidden(storage)) return;
+  const auto& hidden = hidden_of(storage);
+  const auto& [n, c, h, w] = hidden.sizes;
+  auto memory = c10::GetCPUAllocator()->allocate(storage.nbytes());
+  switch (storage.nbytes() / (n * c * h * w)) {
+    case 1: to_planes<uint8_t>(hidden, memory.get(), in_parallel); break;
+    case 2: to_planes<uint16_t>(hidden, memory.get(), in_parallel); break;
+    case 4: to_planes<uint32_t>(hidden, memory.get(), in_parallel); break;
+    case 8: to_planes<uint64_t>(hidden, memory.get(), in_parallel); break;
+    default: to_planes<std::array<uint64_t, 2>>(hidden, memory.get(), in_parallel);
+  }
+  storage.set_data_ptr_noswap(std::move(memory));
+  hidden_layout_statistics.restored.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -90,21 +120,7 @@ at::Tensor hidden_tensor(const c10::StorageImpl& storage, const graph::Layout& l
   return tensor_over(std::move(borrowed), order, 0);
 }
 
-void restore(c10::StorageImpl& storage) {
-  if (!is_hidden(storage)) return;
-  const auto& hidden = hidden_of(storage);
-  const auto& [n, c, h, w] = hidden.sizes;
-  auto memory = c10::GetCPUAllocator()->allocate(storage.nbytes());
-  switch (storage.nbytes() / (n * c * h * w)) {
-    case 1: to_planes<uint8_t>(hidden, memory.get()); break;
-    case 2: to_planes<uint16_t>(hidden, memory.get()); break;
-    case 4: to_planes<uint32_t>(hidden, memory.get()); break;
-    case 8: to_planes<uint64_t>(hidden, memory.get()); break;
-    default: to_planes<std::array<uint64_t, 2>>(hidden, memory.get());
-  }
-  storage.set_data_ptr_noswap(std::move(memory));
-  hidden_layout_statistics.restored.fetch_add(1, std::memory_order_relaxed);
-}
+void restore(c10::StorageImpl& storage) { restore(storage, /*in_parallel=*/true); }
 
 HiddenLayoutReader::HiddenLayoutReader() {
   if (live.load(std::memory_order_acquire) > 0) lock_ = std::shared_lock(mutex());
@@ -113,7 +129,7 @@ HiddenLayoutReader::HiddenLayoutReader() {
 void restore_from_outside(c10::StorageImpl& storage) {
   if (live.load(std::memory_order_acquire) == 0) return;
   const std::unique_lock lock(mutex());
-  restore(storage);
+  restore(storage, /*in_parallel=*/false);
 }
 
 }  // namespace lockstep::dynamic
