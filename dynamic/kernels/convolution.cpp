@@ -5,6 +5,7 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/strides.h>
 
 #include "dynamic/kernels/convolution_ways.h"
 #include "dynamic/kernels/kernel_choice.h"
@@ -92,8 +93,13 @@ enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples };
 constexpr uint32_t bit(int way) { return 1u << way; }
 enum Kind : int64_t { kForward = 1, kInputGradient = 2, kWeightGradient = 3 };
 
-// As the user has it, where that is wanted.
-Tensor finished(const Convolution& c, const Tensor& map) { return c.in_any_order ? map : map.contiguous(); }
+// In planes, and with the strides that eager gives dims of size 1.
+Tensor as_eager(const Tensor& result) {
+  const auto map = result.contiguous();
+  return map.as_strided(map.sizes(), c10::contiguous_strides(map.sizes()));
+}
+
+Tensor finished(const Convolution& c, const Tensor& map) { return c.in_any_order ? map : as_eager(map); }
 
 Tensor forward(const Convolution& c, const std::optional<Tensor>& bias) {
   return at::convolution(c.input, c.weight, bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding,
@@ -191,7 +197,7 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
                    case kBySamples: weight = weight_gradient_by_samples(o.gradient, o.c.input, s); break;
                    default:
                      results = backward(o.c, o.gradient, bias_sizes, {false, true, with_bias});
-                     weight = weight.contiguous();
+                     weight = as_eager(weight);
                  }
                  if (with_bias && (way == kByColumns || way == kBySamples)) bias = o.gradient.sum({0, 2, 3});
                });
