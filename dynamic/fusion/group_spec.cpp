@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "dynamic/vm/hidden_layout.h"
+#include "dynamic/kernels/map_order.h"
 
 namespace lockstep::dynamic {
 

@@ -9,7 +9,7 @@
 
 #include "dynamic/kernels/convolution_ways.h"
 #include "dynamic/kernels/kernel_choice.h"
-#include "dynamic/vm/hidden_layout.h"
+#include "dynamic/kernels/map_order.h"
 
 namespace lockstep::dynamic {
 

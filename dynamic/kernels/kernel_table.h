@@ -5,6 +5,7 @@
 
 #include <span>
 
+#include "dynamic/kernels/map_order.h"
 #include "graph/op_info.h"
 
 namespace lockstep::dynamic {
@@ -33,8 +34,6 @@ std::span<const OwnKernelRow> measured_kernels();
 
 // Null if there is none.
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op);
-// Whether the op takes maps with channels innermost: each as it comes, or all alike.
-enum class MapOrder { kPlanes, kAllAlike, kAny };
 MapOrder map_order_of(const graph::OpInfo& op);
 
 }  // namespace lockstep::dynamic

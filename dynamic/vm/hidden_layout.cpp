@@ -86,15 +86,6 @@ void restore(c10::StorageImpl& storage, bool in_parallel) {
 
 HiddenLayoutStatistics hidden_layout_statistics;
 
-std::vector<int64_t> innermost_strides(at::IntArrayRef sizes) {
-  return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
-}
-
-bool is_map(const graph::Layout& layout) {
-  const auto& s = layout.sizes;
-  return s.size() == 4 && s[1] > 1 && s[2] * s[3] > 1 && s[0] > 0 && !layout.conj && !layout.neg && layout.is_contiguous();
-}
-
 bool is_hidden(const c10::StorageImpl& storage) { return storage.data_ptr().get_deleter() == &drop; }
 
 bool is_hidden_map(const c10::StorageImpl& storage, const graph::Layout& layout, int64_t offset) {

@@ -11,14 +11,9 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "graph/layout.h"
+#include "dynamic/kernels/map_order.h"
 
 namespace lockstep::dynamic {
-
-// A layout that can be hidden: rank 4, contiguous, and in another order where channels are innermost.
-bool is_map(const graph::Layout& layout);
-// Strides of such sizes with channels innermost.
-std::vector<int64_t> innermost_strides(at::IntArrayRef sizes);
 
 bool is_hidden(const c10::StorageImpl& storage);
 // Whether this part of a hidden storage is what is hidden: all of it.
