@@ -100,6 +100,11 @@ Tensor as_eager(const Tensor& result) {
 }
 
 Tensor finished(const Convolution& c, const Tensor& map) { return c.in_any_order ? map : as_eager(map); }
+// In the order of the input: what comes next in the backward pass combines it with that.
+Tensor finished_like_input(const Convolution& c, const Tensor& map) {
+  if (!c.in_any_order) return as_eager(map);
+  return map.contiguous(is_innermost(c.input) ? kChannelsLast : at::MemoryFormat::Contiguous);
+}
 
 Tensor forward(const Convolution& c, const std::optional<Tensor>& bias) {
   return at::convolution(c.input, c.weight, bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding,
@@ -177,9 +182,9 @@ Tensor input_gradient(const Convolution& c, const Tensor& gradient, const Convol
                  switch (way) {
                    case kByColumns: result = input_gradient_by_columns(o.gradient, c.weight, s); break;
                    case kBySamples: result = input_gradient_by_samples(o.gradient, c.weight, s); break;
-                   default:
-                     result = finished(c, std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false})));
+                   default: result = std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false}));
                  }
+                 result = finished_like_input(c, result);
                });
   return result;
 }
