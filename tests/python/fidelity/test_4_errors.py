@@ -223,9 +223,17 @@ def _real_signal():
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
+@pytest.fixture
+def interruptible():
+    """Python's own handler: in the background of a shell SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @item("4.keyboard-interrupt")
 @pytest.mark.parametrize("interrupt", [_simulated_signal, _real_signal])
-def test_keyboard_interrupt_during_a_wait(interrupt):
+def test_keyboard_interrupt_during_a_wait(interrupt, interruptible):
     """The interrupted call leaves what was asked before the wait, and nothing of what follows."""
 
     def make_step(before_wait=lambda: None):
