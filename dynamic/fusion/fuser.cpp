@@ -54,7 +54,11 @@ void Fuser::run_fused(Plan& plan, const jit::Kernel& kernel) {
     const bool is_map = group_.is_innermost() && dynamic::is_map(*use.layout);
     if (use.is_produced && !is_hidden(*storage) && !storage->data()) {
       auto memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
-      is_map ? hide(*storage, std::move(memory), use.layout->sizes) : storage->set_data_ptr_noswap(std::move(memory));
+      if (is_map) {
+        hide(*storage, std::move(memory), use.layout->sizes);
+      } else {
+        storage->set_data_ptr_noswap(std::move(memory));
+      }
     }
     void* memory = is_map ? hidden_memory(*storage) : const_cast<void*>(storage->data());
     buffers.push_back(static_cast<char*>(memory) + use.offset * jit::bytes_of(group.spec.buffers[b].type));

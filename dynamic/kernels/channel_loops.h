@@ -11,7 +11,8 @@ struct ChannelLoops {
   double (*sum)(const float* x, int64_t count);
   double (*squares)(const float* x, int64_t count, float mean);  // of x - mean
   void (*scale)(const float* x, int64_t count, float mean, float factor, float shift, float* y);
-  void (*products)(const float* g, const float* x, int64_t count, float mean, double* sum, double* dot);  // adds g, g * (x - mean)
+  // Adds g to `sum` and g * (x - mean) to `dot`.
+  void (*products)(const float* g, const float* x, int64_t count, float mean, double* sum, double* dot);
   void (*gradient)(const float* g, const float* x, int64_t count, float mean, float of_g, float of_x, float shift,
                    float* out);
 

@@ -1,5 +1,6 @@
 // Included by channel_loops.cpp once for each instruction set, inside of a namespace and under its target options; hence
-// no include guard and no includes. LOCKSTEP_LANES: float32 lanes of a register. Blocks are summed up in float32 lanes, and the blocks in double.
+// no include guard and no includes. LOCKSTEP_LANES: float32 lanes of a register. Blocks are summed up in such lanes, and
+// the blocks in double.
 
 typedef float Floats __attribute__((vector_size(4 * LOCKSTEP_LANES)));
 typedef float FloatsInMemory __attribute__((vector_size(4 * LOCKSTEP_LANES), aligned(4), may_alias));

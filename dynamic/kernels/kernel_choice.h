@@ -60,9 +60,9 @@ inline std::atomic<uint64_t> preparation_count{0};
 // For tests: the way to go wherever it is allowed; -1: by measurement.
 inline std::atomic<int> forced_way{-1};
 
-// Runs the way whose turn it is, and notes what it took. `prepare(way)` counts by half: what it brings about is there already
-// where a neighbour goes the same way. `work` makes problems of one rough size comparable.
-// `handicap(way)`: a way is taken for that much slower than it is.
+// Runs the way whose turn it is, and notes what it took. `prepare(way)` counts by half: what it brings about is there
+// already where a neighbour goes the same way. `work` makes problems of one rough size comparable. `handicap(way)`: a way
+// is taken for that much slower than it is.
 template <class Handicap, class Prepare, class Run>
 void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap handicap, Prepare prepare, Run run) {
   if (const int way = forced_way.load(std::memory_order_relaxed); way >= 0 && allowed >> way & 1) {
