@@ -192,11 +192,10 @@ bool FusedGroup::is_independent(const Event& event) const {
 // A map as large as the group's space that is hidden or not made yet, or what is no map and is read with its own strides.
 bool FusedGroup::can_be_innermost(const BufferUse& buffer) const {
   const auto& layout = *buffer.layout;
-  const bool is_whole = layout.sizes == facts_[0]->target->sizes;
-  if (is_hidden(*buffer.storage)) return is_whole && is_hidden_map(*buffer.storage, layout, buffer.offset);
+  const bool fills_space = layout.sizes == facts_[0]->target->sizes;
+  if (is_hidden(*buffer.storage)) return fills_space && is_hidden_map(*buffer.storage, layout, buffer.offset);
   if (!buffer.is_produced) return !is_map(layout) && !buffer.is_written;
-  return is_whole && is_map(layout) && buffer.offset == 0 &&
-         buffer.storage->nbytes() == layout.numel() * c10::elementSize(layout.dtype);
+  return fills_space && is_whole_map(layout, buffer.offset, static_cast<int64_t>(buffer.storage->nbytes()));
 }
 
 void FusedGroup::settle_order() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dynamic/kernels/channel_loops.h"
+#include "dynamic/kernels/float_tensor.h"
 
 namespace lockstep::dynamic {
 
@@ -30,12 +31,7 @@ struct Extent {
 
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
-bool is_float(const Tensor& tensor) {
-  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.scalar_type() == at::kFloat &&
-         !tensor.is_neg();
-}
-
-bool is_plain(const Tensor& tensor) { return is_float(tensor) && tensor.is_contiguous(); }
+bool is_plain(const Tensor& tensor) { return is_float_tensor(tensor) && tensor.is_contiguous(); }
 
 bool is_plain_or_none(const Optional& tensor, int64_t channels) {
   return !tensor || !tensor->defined() || (is_plain(*tensor) && tensor->dim() == 1 && tensor->size(0) == channels);
@@ -48,7 +44,7 @@ const float* data_or_null(const Optional& tensor) {
 }
 
 bool find_extent(const Tensor& input, bool in_any_order, Extent* extent) {
-  if (!is_float(input) || input.dim() < 2 || input.numel() == 0) return false;
+  if (!is_float_tensor(input) || input.dim() < 2 || input.numel() == 0) return false;
   const int64_t channels = input.size(1);
   if (input.is_contiguous()) {
     *extent = {input.size(0), channels, input.numel() / (input.size(0) * channels)};
@@ -60,7 +56,7 @@ bool find_extent(const Tensor& input, bool in_any_order, Extent* extent) {
   return extent->count() > 1;
 }
 
-// What normalises a channel: (x - mean) * factor + shift.
+// By channel.
 struct Moments {
   std::vector<float> mean, variance;
   explicit Moments(int64_t channels) : mean(channels), variance(channels) {}
@@ -271,7 +267,7 @@ bool try_batch_norm_backward(torch::jit::Stack& stack, bool in_any_order) {
   auto gradient = stack[0].toTensor();
   const auto input = stack[1].toTensor();
   Extent e{};
-  if (!find_extent(input, in_any_order, &e) || !is_float(gradient) || gradient.sizes() != input.sizes()) return false;
+  if (!find_extent(input, in_any_order, &e) || !is_float_tensor(gradient) || gradient.sizes() != input.sizes()) return false;
   if (in_any_order) gradient = gradient.contiguous(input.is_contiguous() ? at::MemoryFormat::Contiguous : kChannelsLast);
   if (!in_any_order && !gradient.is_contiguous()) return false;
   const Optional weight = take_optional(stack[2]), mean = take_optional(stack[5]), inverse = take_optional(stack[6]);

@@ -8,6 +8,7 @@
 #include <c10/util/strides.h>
 
 #include "dynamic/kernels/convolution_ways.h"
+#include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/map_order.h"
 
@@ -44,8 +45,7 @@ bool read_geometry(Convolution& c, const torch::jit::Stack& stack, size_t at) {
 }
 
 bool is_float_map(const Tensor& tensor) {
-  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.dim() == 4 &&
-         tensor.scalar_type() == at::kFloat && tensor.numel() > 0 && !tensor.is_neg();
+  return is_float_tensor(tensor) && tensor.dim() == 4 && tensor.numel() > 0;
 }
 
 bool is_plain(const Tensor& tensor) { return is_float_map(tensor) && tensor.is_contiguous(); }

@@ -19,6 +19,12 @@ inline bool is_map(const graph::Layout& layout) {
   return s.size() == 4 && s[1] > 1 && s[2] * s[3] > 1 && s[0] > 0 && !layout.conj && !layout.neg && layout.is_contiguous();
 }
 
+// A map that is all of its storage.
+inline bool is_whole_map(const graph::Layout& layout, int64_t offset, int64_t storage_bytes) {
+  return offset == 0 && is_map(layout) &&
+         storage_bytes == layout.numel() * static_cast<int64_t>(c10::elementSize(layout.dtype));
+}
+
 // Strides of such sizes with channels innermost.
 inline std::vector<int64_t> innermost_strides(at::IntArrayRef sizes) {
   return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};

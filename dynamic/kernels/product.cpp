@@ -6,6 +6,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 
+#include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/kernel_choice.h"
 
 namespace lockstep::dynamic {
@@ -20,8 +21,7 @@ constexpr int64_t kKind = 16;  // of the problem; convolutions have smaller ones
 
 // Rows or columns that lie one behind the other.
 bool is_dense_matrix(const Tensor& tensor) {
-  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.dim() == 2 &&
-         tensor.scalar_type() == at::kFloat && !tensor.is_neg() && (tensor.is_contiguous() || tensor.t().is_contiguous());
+  return is_float_tensor(tensor) && tensor.dim() == 2 && (tensor.is_contiguous() || tensor.t().is_contiguous());
 }
 
 bool can_choose(const Tensor& left, const Tensor& right) {

@@ -89,8 +89,8 @@ HiddenLayoutStatistics hidden_layout_statistics;
 bool is_hidden(const c10::StorageImpl& storage) { return storage.data_ptr().get_deleter() == &drop; }
 
 bool is_hidden_map(const c10::StorageImpl& storage, const graph::Layout& layout, int64_t offset) {
-  return is_hidden(storage) && offset == 0 && is_map(layout) &&
-         at::IntArrayRef(layout.sizes) == hidden_of(storage).sizes && storage.nbytes() == layout.numel() * c10::elementSize(layout.dtype);
+  return is_hidden(storage) && is_whole_map(layout, offset, static_cast<int64_t>(storage.nbytes())) &&
+         at::IntArrayRef(layout.sizes) == hidden_of(storage).sizes;
 }
 
 void hide(c10::StorageImpl& storage, c10::DataPtr memory, at::IntArrayRef sizes) {

@@ -35,6 +35,7 @@ extern HiddenLayoutStatistics hidden_layout_statistics;
 class HiddenLayoutReader {
  public:
   HiddenLayoutReader();
+  bool some_are_hidden() const { return lock_.owns_lock(); }  // perhaps what this event uses
 
  private:
   std::shared_lock<std::shared_mutex> lock_;
