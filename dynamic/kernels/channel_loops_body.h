@@ -1,4 +1,4 @@
-// Included by channel_loops.cpp once for each instruction set, inside of a namespace and under its target options; hence
+// Compiled for each instruction set (instruction_sets_body.h), inside of a namespace and under its target options; hence
 // no include guard and no includes. LOCKSTEP_LANES: float32 lanes of a register. Blocks are summed up in such lanes, and
 // the blocks in double.
 

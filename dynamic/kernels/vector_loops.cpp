@@ -8,36 +8,10 @@
 namespace lockstep::dynamic {
 namespace {
 
-namespace baseline {
-#define LOCKSTEP_LANES 4
-#include "dynamic/kernels/vector_loops_body.h"
-#undef LOCKSTEP_LANES
-}  // namespace baseline
+#define LOCKSTEP_LOOPS_BODY "dynamic/kernels/vector_loops_body.h"
+#include "dynamic/kernels/instruction_sets_body.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-namespace avx2 {
-#define LOCKSTEP_LANES 8
-#include "dynamic/kernels/vector_loops_body.h"
-#undef LOCKSTEP_LANES
-}  // namespace avx2
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
-namespace avx512 {
-#define LOCKSTEP_LANES 16
-#include "dynamic/kernels/vector_loops_body.h"
-#undef LOCKSTEP_LANES
-}  // namespace avx512
-#pragma GCC pop_options
-
-const VectorLoops& loops_of(InstructionSet set) {
-  if (set == InstructionSet::kAvx512) return avx512::kLoops;
-  return set == InstructionSet::kAvx2 ? avx2::kLoops : baseline::kLoops;
-}
 
 InstructionSet detect() {
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -49,7 +23,6 @@ InstructionSet detect() {
 
 #else
 
-const VectorLoops& loops_of(InstructionSet) { return baseline::kLoops; }
 InstructionSet detect() { return InstructionSet::kBaseline; }
 
 #endif

@@ -1,4 +1,4 @@
-// Included by vector_loops.cpp once for each instruction set, inside of a namespace and under its target options; hence
+// Compiled for each instruction set (instruction_sets_body.h), inside of a namespace and under its target options; hence
 // no include guard and no includes. LOCKSTEP_LANES: 32-bit lanes of a register.
 // Source of the recurrence and the distributions: PyTorch's ATen/core/MT19937RNGEngine.h, TransformationHelper.h.
 
