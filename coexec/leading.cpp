@@ -401,6 +401,7 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
 }
 
 void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, bool hides_warnings) {
+  if (at_once_) return run_at_once(op, stack, node);
   const auto args = torch::jit::last(*stack, op.args.size());
   build_words(op, args);
   const Signature* signature = has_dynamic_shape(op) ? nullptr : find_signature(op, node);
@@ -424,6 +425,15 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   if (signature && can_run_on_host(op, *signature)) return run_natively(op, stack);
   if (!signature || synchronous_ || must_wait(op, args)) return ask_and_wait(op, stack, node, signature);
   ask(op, stack, node, *signature);
+}
+
+// In place and strict: kernels one after the other as they were asked, and the leading thread waits for each anyway. So
+// each runs from its node at once, on the arguments as they are: no event, no twin, nothing to promise.
+void Session::run_at_once(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node) {
+  count_in_graph(*node);
+  settle_operands();
+  const dynamic::PoolScope pool;
+  run_natively(op, stack);
 }
 
 namespace {

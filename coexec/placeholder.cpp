@@ -114,6 +114,7 @@ void ReadingScope::note(Exposure exposure) {
 }
 
 void publish(Link* link) {
+  if (link->is_published.load(std::memory_order_acquire)) return;
   std::lock_guard lock(links_mutex());
   if (link->is_published) return;
   auto user = link->user.lock();
@@ -127,7 +128,7 @@ void publish(Link* link) {
   auto& pointer = user->_mutable_data_ptr_no_checks();
   pointer.release_context();
   pointer = linked_pointer(link->twin->data_ptr().get(), link);
-  link->is_published = true;
+  link->is_published.store(true, std::memory_order_release);
   if (link->session) link->session->forget_locked(link);
 }
 

@@ -28,7 +28,7 @@ struct Link {
   Session* session = nullptr;   // whose events `written` and `read` count; sessions live for ever
   uint64_t written = 0;         // the last event that writes this storage (its number in the session)
   uint64_t read = 0;            // the last event that touches it at all
-  bool is_published = false;    // the user's half has its data pointer
+  std::atomic<bool> is_published{false};  // the user's half has its data pointer; stays so
   std::atomic<int> exposures{0};  // who else may read or write the memory at any time
   uint32_t producer = 0;        // node of the event that made it, in call `call`
   uint16_t output = 0;

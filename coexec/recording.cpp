@@ -91,22 +91,24 @@ graph::Node* Session::record(const OpInfo& op, at::ArrayRef<c10::IValue> args, c
   return node;
 }
 
-// Where the operands come from.
 void Session::note_sources(graph::Node& node) {
+  for (size_t i = node.operands.size(); i < operands_.size(); ++i) node.operands.push_back(source_of(operands_[i]));
+}
+
+// Where an operand comes from. Values of this call that ran at once cannot be told from the user's: unknown.
+graph::OperandSource Session::source_of(const OperandView& view) const {
   using Kind = graph::OperandSource::Kind;
-  for (size_t i = node.operands.size(); i < operands_.size(); ++i) {
-    graph::OperandSource source;
-    if (const auto& view = operands_[i]; is_of_this_call(view)) {
-      source.kind = Kind::kNode;
-      source.node = view.link->producer;
-      source.output = view.link->output;
-    } else if (view.storage) {
-      source.kind = Kind::kFeed;
-      source.origin = origin_of(view);
-      source.storage = view.storage;
-    }
-    node.operands.push_back(std::move(source));
+  graph::OperandSource source;
+  if (is_of_this_call(view)) {
+    source.kind = Kind::kNode;
+    source.node = view.link->producer;
+    source.output = view.link->output;
+  } else if (view.storage && (!at_once_ || function_->origins.contains(view.storage))) {
+    source.kind = Kind::kFeed;
+    source.origin = origin_of(view);
+    source.storage = view.storage;
   }
+  return source;
 }
 
 const std::string& Session::origin_of(const OperandView& view) const {
@@ -140,10 +142,15 @@ void Session::note_variation(graph::Node& node, at::ArrayRef<c10::IValue> args) 
     if (kind != ArgKind::kConstant && kind != ArgKind::kScalar) continue;
     if (!node.varies[a] && !is_same_constant(node.constants[a], args[a])) node.varies[a] = true;
   }
+  if (at_once_) return;
   const size_t known = std::min(node.operands.size(), operands_.size());
   for (size_t i = 0; i < known; ++i) {
     auto& source = node.operands[i];
     if (source.kind == Kind::kVaries || has_source(operands_[i], source)) continue;
+    if (source.kind == Kind::kUnknown) {
+      source = source_of(operands_[i]);
+      continue;
+    }
     source = {};
     source.kind = Kind::kVaries;
   }

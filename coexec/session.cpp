@@ -106,6 +106,8 @@ void Session::begin(Function& function, bool in_place) {
   if (depth_++ > 0) return;
   in_place_ = in_place;
   runner_.set_in_place(in_place);
+  at_once_ = in_place && function.is_strict && !function.next_recorder &&
+             !dynamic::skip_kernels.load(std::memory_order_relaxed);
   function_ = &function;
   kept_ = function.weak_from_this().lock();
   function.counters.calls++;

@@ -90,6 +90,7 @@ class Session final : public tracer::OpSink {
                 std::optional<graph::Reason> foreign);
   graph::Node* record(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args, const Place& place, bool* known);
   void note_sources(graph::Node& node);
+  graph::OperandSource source_of(const OperandView& view) const;
   void note_variation(graph::Node& node, at::ArrayRef<c10::IValue> args);
   bool is_of_this_call(const OperandView& view) const;
   bool has_source(const OperandView& view, graph::OperandSource& source) const;
@@ -116,6 +117,7 @@ class Session final : public tracer::OpSink {
                     const graph::Signature* known);
   void fill_event(dynamic::Event& event, const graph::OpInfo& op, at::ArrayRef<c10::IValue> args,
                   graph::Node* node, const graph::Signature* signature);
+  void run_at_once(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node);
   dynamic::Operand operand_of(OperandView& view);
   void note_same_operands(dynamic::Event& event) const;
   void note_event(uint64_t number);
@@ -159,6 +161,7 @@ class Session final : public tracer::OpSink {
   std::shared_ptr<Function> kept_;  // the same: a session may lose its last reference while it is open
   graph::Node* cursor_ = nullptr;
   bool in_place_ = false;  // events are executed by whoever waits, not behind
+  bool at_once_ = false;   // in place, and nothing could be gained from looking at several: none ever waits
   std::mutex consumer_mutex_;
   bool synchronous_ = false;
   int known_streak_ = 0;

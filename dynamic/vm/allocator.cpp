@@ -1,5 +1,6 @@
 // One reserved range of addresses; `owns` is a comparison. Small blocks come from slabs by size class, large ones from
 // a best-fit list with splitting and coalescing, so that a steady state reuses the same pages whatever the sizes are.
+// In front of that list free blocks rest by their size, uncoalesced, as long as nobody asks for what is not there.
 #include "dynamic/vm/allocator.h"
 
 #include <c10/core/Allocator.h>
@@ -8,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <map>
 #include <mutex>
 #include <set>
@@ -27,11 +29,21 @@ constexpr size_t kLargeGrain = 4096;
 size_t round_up(size_t bytes, size_t grain) { return (bytes + grain - 1) / grain * grain; }
 
 // 64, 128, ..., 1024, then four classes a doubling
-size_t class_size(size_t bytes) {
-  if (bytes <= 1024) return round_up(bytes ? bytes : 1, kAlignment);
-  size_t base = 1024;
-  while (base * 2 < bytes) base *= 2;
-  return round_up(bytes, base / 4);
+constexpr size_t kEvenLimit = 1024;
+constexpr size_t kEvenClasses = kEvenLimit / kAlignment;
+constexpr size_t kClasses = kEvenClasses + 4 * 5;
+
+size_t class_of(size_t bytes) {
+  if (bytes <= kEvenLimit) return bytes ? (bytes - 1) / kAlignment : 0;
+  const int doubling = std::bit_width((bytes - 1) / kEvenLimit) - 1;  // bytes lie in (1024 << d, 2048 << d]
+  const size_t base = kEvenLimit << doubling;
+  return kEvenClasses + 4 * doubling + (bytes - base - 1) / (base / 4);
+}
+
+size_t class_size(size_t index) {
+  if (index < kEvenClasses) return (index + 1) * kAlignment;
+  const size_t base = kEvenLimit << ((index - kEvenClasses) / 4);
+  return base + (1 + (index - kEvenClasses) % 4) * (base / 4);
 }
 
 }  // namespace
@@ -40,8 +52,10 @@ struct Pool::State {
   std::mutex mutex;
   char* begin = nullptr;
   char* top = nullptr;  // of the part handed out so far
-  std::unordered_map<size_t, std::vector<void*>> small_free;      // by class
-  std::unordered_map<uintptr_t, size_t> slab_class;               // slab number -> class
+  std::array<std::vector<void*>, kClasses> small_free;
+  std::vector<uint8_t> slab_class;  // by slab number: 1 + the class; 0: no slab
+  std::unordered_map<size_t, std::vector<char*>> resting;  // large blocks by size
+  size_t resting_count = 0;
   std::map<char*, size_t> free_by_address;
   std::set<std::pair<size_t, char*>> free_by_size;
   std::unordered_map<void*, size_t> large_used;
@@ -62,19 +76,51 @@ struct Pool::State {
     free_by_size.erase({it->second, it->first});
     free_by_address.erase(it);
   }
-  void* allocate_small(size_t bytes) {
-    auto& free = small_free[bytes];
+  size_t slab_number(const void* data) const { return (static_cast<const char*>(data) - begin) / kSlab; }
+  void* allocate_small(size_t index) {
+    auto& free = small_free[index];
     if (free.empty()) {
       char* slab = take_large(kSlab, kSlab);
       if (!slab) return nullptr;
-      slab_class[reinterpret_cast<uintptr_t>(slab) / kSlab] = bytes;
+      const size_t number = slab_number(slab), bytes = class_size(index);
+      if (number >= slab_class.size()) slab_class.resize(number + 1);
+      slab_class[number] = static_cast<uint8_t>(1 + index);
       for (size_t at = kSlab / bytes; at > 0; --at) free.push_back(slab + (at - 1) * bytes);
     }
     void* block = free.back();
     free.pop_back();
     return block;
   }
+  char* allocate_large(size_t bytes) {
+    auto& same = resting[bytes];
+    if (same.empty()) return take_large(bytes, kLargeGrain);
+    char* block = same.back();
+    same.pop_back();
+    --resting_count;
+    return block;
+  }
+  void rest_large(char* block, size_t bytes) {
+    resting[bytes].push_back(block);
+    ++resting_count;
+  }
+  void coalesce_resting() {
+    for (auto& [bytes, blocks] : resting)
+      for (char* block : blocks) give_large(block, bytes);
+    resting.clear();
+    resting_count = 0;
+  }
   char* take_large(size_t bytes, size_t alignment) {
+    if (char* block = take_free(bytes, alignment)) return block;
+    if (resting_count > 0) {
+      coalesce_resting();
+      if (char* block = take_free(bytes, alignment)) return block;
+    }
+    char* start = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(top), alignment));
+    if (start > top)
+      if (char* gap = extend(start - top)) add_free(gap, start - gap);
+    return extend(bytes);
+  }
+  char* take_free(size_t bytes, size_t alignment) {
     for (auto it = free_by_size.lower_bound({bytes, nullptr}); it != free_by_size.end(); ++it) {
       auto [size, block] = *it;
       char* aligned = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(block), alignment));
@@ -84,10 +130,7 @@ struct Pool::State {
       if (char* end = aligned + bytes; end < block + size) add_free(end, block + size - end);
       return aligned;
     }
-    char* start = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(top), alignment));
-    if (start > top)
-      if (char* gap = extend(start - top)) add_free(gap, start - gap);
-    return extend(bytes);
+    return nullptr;
   }
   void give_large(char* block, size_t bytes) {
     auto after = free_by_address.lower_bound(block);
@@ -123,8 +166,9 @@ Pool& Pool::instance() {
 void* Pool::allocate(size_t bytes) {
   std::lock_guard lock(state_->mutex);
   const bool small = bytes <= kSmallLimit;
-  const size_t size = small ? class_size(bytes) : round_up(bytes, kLargeGrain);
-  void* block = small ? state_->allocate_small(size) : state_->take_large(size, kLargeGrain);
+  const size_t index = small ? class_of(bytes) : 0;
+  const size_t size = small ? class_size(index) : round_up(bytes, kLargeGrain);
+  void* block = small ? state_->allocate_small(index) : state_->allocate_large(size);
   if (!block) return nullptr;
   if (!small) state_->large_used.emplace(block, size);
   auto& statistics = state_->statistics;
@@ -135,16 +179,17 @@ void* Pool::allocate(size_t bytes) {
 
 void Pool::deallocate(void* data) {
   std::lock_guard lock(state_->mutex);
-  auto large = state_->large_used.find(data);
-  if (large != state_->large_used.end()) {
-    state_->statistics.used_bytes -= large->second;
-    state_->give_large(static_cast<char*>(data), large->second);
-    state_->large_used.erase(large);
+  const size_t number = state_->slab_number(data);
+  if (number < state_->slab_class.size() && state_->slab_class[number] > 0) {
+    const size_t index = state_->slab_class[number] - 1;
+    state_->statistics.used_bytes -= class_size(index);
+    state_->small_free[index].push_back(data);
     return;
   }
-  const size_t size = state_->slab_class.at(reinterpret_cast<uintptr_t>(data) / kSlab);
-  state_->statistics.used_bytes -= size;
-  state_->small_free[size].push_back(data);
+  const auto large = state_->large_used.find(data);
+  state_->statistics.used_bytes -= large->second;
+  state_->rest_large(static_cast<char*>(data), large->second);
+  state_->large_used.erase(large);
 }
 
 bool Pool::owns(const void* data) const {
@@ -164,6 +209,7 @@ void Pool::reset_peak() {
 
 void Pool::release_free_pages() {
   std::lock_guard lock(state_->mutex);
+  state_->coalesce_resting();
   for (const auto& [block, bytes] : state_->free_by_address) {
     char* begin = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(block), kLargeGrain));
     if (begin < block + bytes) madvise(begin, block + bytes - begin, MADV_DONTNEED);

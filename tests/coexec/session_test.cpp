@@ -75,6 +75,76 @@ TEST(Session, GivesPlaceholdersWhoseDataComesLater) {
   EXPECT_TRUE(at::equal(z, x.view({2, 4}).t().add(1)));
 }
 
+// Nobody could gain from an event that waits: Python waits for it anyway.
+TEST(Session, InPlaceAndStrictAnOpRunsAtOnce) {
+  Function function;
+  auto x = at::rand({64});
+  const auto before = x.clone();
+  at::Tensor y, z;
+  auto body = [&] {
+    at_line(1);
+    y = x.mul(2);
+    at_line(2);
+    z = y.add(1);
+    at_line(3);
+    x.add_(1);
+  };
+  call(function, body);
+  {
+    Call behind(function);
+    body();
+    behind.end();
+  }
+  const auto asked = support::session().runner().channel().asked();
+  const auto ops = function.counters.graph_ops;
+  {
+    Call in_place(function, /*in_place=*/true);
+    body();
+    EXPECT_NE(data_of(y), nullptr);
+    in_place.end();
+  }
+  EXPECT_TRUE(at::equal(z, (before + 2) * 2 + 1));
+  EXPECT_TRUE(at::equal(x, before + 3));
+  EXPECT_EQ(function.counters.graph_ops, ops + 3);
+  EXPECT_EQ(function.counters.divergences, 0u);
+  EXPECT_EQ(support::session().runner().channel().asked(), asked);
+  call(function, body);  // behind again, on what ran at once
+  EXPECT_TRUE(at::equal(z, (before + 3) * 2 + 1));
+  using Kind = graph::OperandSource::Kind;
+  for (const auto& node : function.graph.nodes())
+    for (const auto& operand : node->operands) EXPECT_NE(operand.kind, Kind::kVaries) << node->where;
+}
+
+// What ran at once has left no trace of where it came from: a line that is new then knows no sources, and learns them.
+TEST(Session, ADivergenceInPlaceLearnsItsSourcesLater) {
+  Function function;
+  const auto x = at::rand({64});
+  at::Tensor z;
+  auto body = [&](bool longer) {
+    at_line(1);
+    auto y = x.mul(2);
+    at_line(2);
+    z = y.add(1);
+    if (!longer) return;
+    at_line(3);
+    z = z.mul(y);
+  };
+  call(function, [&] { body(false); });
+  {
+    Call in_place(function, /*in_place=*/true);
+    body(true);
+    in_place.end();
+  }
+  EXPECT_EQ(function.counters.divergences, 1u);
+  EXPECT_TRUE(at::equal(z, (x * 2 + 1) * (x * 2)));
+  call(function, [&] { body(true); });
+  EXPECT_TRUE(at::equal(z, (x * 2 + 1) * (x * 2)));
+  using Kind = graph::OperandSource::Kind;
+  const auto& last = *function.graph.nodes().back();
+  ASSERT_EQ(last.operands.size(), 2u);
+  for (const auto& operand : last.operands) EXPECT_EQ(operand.kind, Kind::kNode);
+}
+
 TEST(Session, AReaderWaitsOnlyForWhatItReads) {
   Function function;
   const auto x = at::full({8}, 2.0);

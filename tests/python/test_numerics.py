@@ -1,6 +1,7 @@
 """`numerics="default"`: other kernels, the same training within float32's accuracy."""
 
 import copy
+import functools
 
 import lockstep
 import numpy as np
@@ -83,6 +84,23 @@ def test_training_stays_with_eager(tmp_path):
         exact, lambda fn: lockstep.function(fn, when="always", numerics="strict"), 24
     )
     assert strict == eager, "strict takes PyTorch's own kernels, whatever other functions do"
+
+
+def test_in_place_kernels_are_fused_too():
+    torch.manual_seed(0)
+    model = ConvolutionNet()
+    twin = copy.deepcopy(model)
+    eager, eager_state, _ = train(model, lambda fn: fn, 16)
+    groups = _C.fusion_statistics()["groups"]
+    in_place = functools.partial(
+        lockstep.function, when="always", runner="inplace", numerics="default"
+    )
+    own, own_state, step = train(twin, in_place, 16)
+    _C.wait_for_kernels()
+    step(torch.randn(6, 3, 20, 20), torch.randint(10, (6,)))
+    assert _C.fusion_statistics()["groups"] > groups
+    assert torch.equal(own_state, eager_state), "other random numbers were drawn"
+    assert own == pytest.approx(eager, rel=1e-3)
 
 
 def count_groups(step, calls):
