@@ -21,6 +21,7 @@
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/skeleton_clock.h"
+#include "dynamic/vm/timeline.h"
 
 namespace lockstep::coexec {
 
@@ -87,6 +88,7 @@ void Session::on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
   if (info.kind == OpKind::kPass) return op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);
   const dynamic::TimedScope timed(dynamic::skeleton::hook);
+  dynamic::SpanScope asked(info.kind == OpKind::kHost ? dynamic::SpanKind::kFetch : dynamic::SpanKind::kAsk);
   keys_ = keys.remove(tracer::kHookKey);
   adopt_ambient_state();
   const Place place = locate();
@@ -99,8 +101,12 @@ void Session::on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
     return run_natively(info, stack, /*in_graph=*/false);
   }
   if (!foreign && info.python_kernel) foreign = Reason::python_kernel;
-  if (recorder_) return show_recorder(info, stack, place, foreign);
-  dispatch(info, stack, place, foreign);
+  if (recorder_) {
+    show_recorder(info, stack, place, foreign);
+  } else {
+    dispatch(info, stack, place, foreign);
+  }
+  asked.set_node(cursor_);
 }
 
 void Session::dispatch(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
@@ -234,6 +240,7 @@ std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {
   ++native_depth_;
   const dynamic::ExcludedScope kernel;
+  const dynamic::SpanScope span(dynamic::SpanKind::kNative, cursor_);
   try {
     op.handle.redispatchBoxed(keys_, stack);  // goes on below the hook: what is above has been done
   } catch (...) {

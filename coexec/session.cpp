@@ -16,6 +16,7 @@
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "dynamic/vm/thread_team.h"
+#include "dynamic/vm/timeline.h"
 
 namespace lockstep::coexec {
 
@@ -104,6 +105,7 @@ Session::Session(Host& host) : host_(host), counter_(host.create_program_counter
 
 void Session::begin(Function& function, bool in_place) {
   if (depth_++ > 0) return;
+  call_begin_ = __rdtsc();
   in_place_ = in_place;
   runner_.set_in_place(in_place);
   at_once_ = in_place && function.is_strict && !function.next_recorder &&
@@ -182,6 +184,8 @@ void Session::end() {
   function_->counters.ops += foreign;
   function_->counters.eager_ops += foreign;
   phase_ = Phase::kIdle;
+  if (dynamic::timeline_is_on.load(std::memory_order_relaxed))
+    dynamic::add_span({dynamic::SpanKind::kCall, call_begin_, __rdtsc(), function_->graph.entry(), nullptr});
   function_ = nullptr;
   const auto kept = std::move(kept_);  // until the end of this
   bool at_rest = true;
@@ -280,6 +284,8 @@ void Session::wait_done(uint64_t number, bool interruptible) {
   number = std::min(number, channel.asked());  // a tensor shared by threads may bring another session's number
   if (channel.is_done(number)) return;
   const dynamic::ExcludedScope waiting;
+  const bool leads = t_session.session == this && function_;
+  const dynamic::SpanScope span(dynamic::SpanKind::kWait, leads ? cursor_ : nullptr);
   if (in_place_) {
     struct Work {
       Session& session;
@@ -311,7 +317,7 @@ void Session::wait_done(uint64_t number, bool interruptible) {
       host_.wait_released_uninterrupted(poll, &wait);
     }
   }
-  if (t_session.session == this && function_) {  // counters belong to the leading thread
+  if (leads) {  // counters belong to the leading thread
     function_->counters.waits++;
     const double waited = now_seconds() - begin;
     function_->counters.wait_seconds += waited;

@@ -170,6 +170,7 @@ class Session final : public tracer::OpSink {
   uint64_t preparations_before_ = 0;
   uint32_t nodes_before_ = 0;  // this call: the graph's op nodes
   uint64_t call_ = 0;
+  uint64_t call_begin_ = 0;     // by the time stamp counter
   int threads_ = -1;            // kernels run with this many
   unsigned float_mode_ = 0;     // of the leading thread: whether denormals are flushed
   std::atomic<uint64_t> foreign_ops_{0};

@@ -6,6 +6,7 @@
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/skeleton_clock.h"
+#include "dynamic/vm/timeline.h"
 
 namespace lockstep::dynamic {
 
@@ -67,6 +68,21 @@ void Fuser::run_fused(Plan& plan, const jit::Kernel& kernel) {
   kernel.run(*plan.prepared, buffers, scalars);
 }
 
+namespace {
+
+// The time of a group counts in equal parts for its events.
+void share_time(at::ArrayRef<Event*> events, uint64_t begin, uint64_t ticks) {
+  for (auto* event : events)
+    event->node->counts.kernel_ticks += static_cast<double>(ticks) / static_cast<double>(events.size());
+  if (!timeline_is_on.load(std::memory_order_relaxed)) return;
+  add_span({SpanKind::kGroup, begin, begin + ticks, events[0]->node, events[0]->node->op});
+  for (size_t i = 0; i < events.size(); ++i)
+    add_span({SpanKind::kMember, begin + ticks * i / events.size(), begin + ticks * (i + 1) / events.size(),
+              events[i]->node, events[i]->node->op});
+}
+
+}  // namespace
+
 void Fuser::run(Event*& failed) {
   const auto& events = group_.events();
   group_.settle_order();
@@ -76,8 +92,7 @@ void Fuser::run(Event*& failed) {
   if (kernel || plan.group.buffers.empty()) {
     const ExcludedScope timed;
     if (kernel) run_fused(plan, *kernel);
-    const double share = static_cast<double>(timed.elapsed()) / static_cast<double>(events.size());
-    for (auto* event : events) event->node->counts.kernel_ticks += share;
+    share_time(events, timed.begin(), timed.elapsed());
     fusion_statistics.groups.fetch_add(1, std::memory_order_relaxed);
     fusion_statistics.fused_events.fetch_add(events.size(), std::memory_order_relaxed);
   } else {

@@ -6,6 +6,8 @@
 
 #include <new>
 
+#include "dynamic/vm/timeline.h"
+
 namespace lockstep::dynamic {
 
 namespace {
@@ -90,7 +92,10 @@ void KernelService::loop() {
     jobs_.pop_front();
     is_busy_ = true;
     lock.unlock();
-    auto result = cache_.get(job.spec);
+    auto result = [&] {
+      const SpanScope span(SpanKind::kCompile);
+      return cache_.get(job.spec);
+    }();
     lock.lock();
     if (result) {
       job.slot->set(std::move(result.kernel));

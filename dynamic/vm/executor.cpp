@@ -9,6 +9,7 @@
 #include "dynamic/kernels/kernel_table.h"
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/skeleton_clock.h"
+#include "dynamic/vm/timeline.h"
 
 namespace lockstep::dynamic {
 
@@ -235,6 +236,7 @@ void execute(Event& event, bool is_pointwise) {
   }
   {
     const ExcludedScope kernel;
+    const SpanScope span(SpanKind::kKernel, event.node);
     run_kernel(event, stack);
     event.node->counts.kernel_ticks += static_cast<double>(kernel.elapsed());
   }

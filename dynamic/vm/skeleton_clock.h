@@ -53,6 +53,7 @@ class ExcludedScope {
   ExcludedScope() : before_(skeleton::excluded_ticks), begin_(__rdtsc()) {}
   ~ExcludedScope() { skeleton::excluded_ticks = before_ + elapsed(); }  // scopes inside count once
   ExcludedScope(const ExcludedScope&) = delete;
+  uint64_t begin() const { return begin_; }
   uint64_t elapsed() const { return __rdtsc() - begin_; }
 
  private:

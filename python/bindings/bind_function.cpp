@@ -8,6 +8,7 @@
 #include "coexec/clock.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
+#include "dynamic/vm/timeline.h"
 #include "python/bindings/bind.h"
 
 namespace py = pybind11;
@@ -40,6 +41,7 @@ bool try_end(Session& session) {
 PyObject* call_eagerly(Function& function, PyObject* callable, PyObject* args, PyObject* kwargs) {
   function.counters.calls++;
   function.counters.reasons[static_cast<int>(graph::Reason::slower)]++;
+  const dynamic::SpanScope span(dynamic::SpanKind::kEagerCall, function.graph.entry());
   return PyObject_Call(callable, args, kwargs);
 }
 

@@ -11,6 +11,7 @@
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/skeleton_clock.h"
+#include "dynamic/vm/timeline.h"
 #include "python/bindings/bind.h"
 
 namespace py = pybind11;
@@ -78,6 +79,26 @@ py::dict node_of(const graph::Node& n) {
   return d;
 }
 
+// (spans, names of threads, how many found no room); a span is (thread, kind, begin, duration, op, where), times in
+// microseconds since the first one. Of this function only, and what belongs to none.
+py::tuple timeline_of(const dynamic::Timeline& timeline, const Function& function) {
+  std::unordered_map<const graph::Node*, const graph::Node*> known;
+  for (const auto& node : function.graph.nodes()) known.emplace(node.get(), node.get());
+  uint64_t first = ~uint64_t{0};
+  for (const auto& span : timeline.spans) first = std::min(first, span.begin);
+  const double us = 1e6 * seconds_per_tick();
+  py::list spans;
+  for (const auto& span : timeline.spans) {
+    const auto node = known.find(span.node);
+    if (span.node && node == known.end()) continue;
+    spans.append(py::make_tuple(span.thread, dynamic::span_kind_name(span.kind),
+                                us * static_cast<double>(span.begin - first),
+                                us * static_cast<double>(span.end - span.begin), span.op ? span.op->name : "",
+                                span.node ? node->second->where : ""));
+  }
+  return py::make_tuple(spans, timeline.threads, timeline.dropped);
+}
+
 }  // namespace
 
 void bind_inspection(py::module_& m) {
@@ -141,6 +162,8 @@ void bind_inspection(py::module_& m) {
     return py::dict(py::arg("hook") = of(dynamic::skeleton::hook),
                     py::arg("runner") = of(dynamic::skeleton::runner));
   });
+  m.def("start_timeline", &dynamic::start_timeline);
+  m.def("stop_timeline", [](const Function& f) { return timeline_of(dynamic::stop_timeline(), f); });
   m.def("fusion_statistics", [] {
     const auto& s = dynamic::fusion_statistics;
     const auto cache = dynamic::KernelService::instance().statistics();

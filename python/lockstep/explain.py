@@ -1,19 +1,14 @@
 """`lockstep.explain`: what ran where, line by line, and why."""
 
 import json
-import linecache
-import os
-import re
-import sys
 
 from lockstep._check import load_library
 from lockstep.function import core_of, is_disabled
+from lockstep.places import shorten, split_place
 from lockstep.session import session
 
 _C = load_library()
 
-_PLACE = re.compile(r"(?P<file>\S.*):(?P<line>\d+) in (?P<function>.+)")
-_PATH = re.compile(r"(?:(?<= )|^)/[^\n]*?(?=:\d+ in )")
 _COUNTS = ("asked", "in_graph", "eager", "fetched")
 _TIMES = ("wait_seconds", "graph_seconds", "eager_seconds")
 _NOT_RUN = ("slower", "switched_off", "function_busy")  # reasons that count calls, not ops
@@ -152,7 +147,7 @@ class Explanation:
             counts = " ".join(f"{line[key]:>7}" for key in _COUNTS)
             kernels = 1e3 * (line["graph_seconds"] + line["eager_seconds"])
             times = f"{kernels:>10.2f} {1e3 * line['wait_seconds']:>9.2f}"
-            place = f"{_shorten(line['where'])}: {line['source']}"
+            place = f"{shorten(line['where'])}: {line['source']}"
             text.append(f"  {counts} {times}  {place}" + (f"  [{why}]" if why else ""))
         return text
 
@@ -160,9 +155,9 @@ class Explanation:
         text = []
         for d in self.divergences[-_SHOWN_DIVERGENCES:]:
             text += [
-                f"  call {d['call']} parted after {_shorten(d['where'])}",
-                f"    known way: {_shorten(d['expected']) or 'none'}",
-                f"    taken way: {_shorten(d['found'])}",
+                f"  call {d['call']} parted after {shorten(d['where'])}",
+                f"    known way: {shorten(d['expected']) or 'none'}",
+                f"    taken way: {shorten(d['found'])}",
             ]
         return text
 
@@ -181,29 +176,9 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _shorten(text: str) -> str:
-    """Paths relative to the working directory, else to the folder that Python imported from."""
-    return _PATH.sub(lambda match: _short_path(match.group()), text)
-
-
-def _short_path(path: str) -> str:
-    folders = [os.getcwd(), *sorted(filter(None, sys.path), key=len, reverse=True)]
-    for folder in folders:
-        prefix = os.path.join(os.path.abspath(folder), "")
-        if path.startswith(prefix) and prefix != os.sep:
-            return path[len(prefix) :]
-    return path
-
-
 def _new_line(where: str) -> dict:
-    found = _PLACE.fullmatch(where)
-    file, number = (found["file"], int(found["line"])) if found else ("", 0)
     return {
-        "where": where,
-        "file": file,
-        "line": number,
-        "function": found["function"] if found else "",
-        "source": linecache.getline(file, number).strip(),
+        **split_place(where),
         **dict.fromkeys(_COUNTS, 0),
         **dict.fromkeys(_TIMES, 0.0),
         "ops": {},

@@ -106,7 +106,7 @@ def current(own: dict) -> dict:
 
 
 def for_core(own: dict) -> tuple[str, tuple[bool, str, bool, bool]]:
-    """What is in force, as the core takes it: when, (waits_for_errors, runner, is_strict, fuses)."""
+    """What is in force, as the core takes it: when, (waits_for_errors, runner, strict, fuses)."""
     settings = current(own)
     is_strict = settings["numerics"] == "strict"
     fuses = not is_strict and settings["fuse"] != "nothing"

@@ -232,7 +232,7 @@ def test_a_session_takes_the_option():
 
 @pytest.fixture
 def channels_innermost():
-    """Every convolution is computed with its channels innermost, as if that had measured fastest."""
+    """Every convolution goes with its channels innermost, as if that had measured fastest."""
     _C.force_kernel_way(1)
     yield
     _C.force_kernel_way(-1)

@@ -1,0 +1,101 @@
+#include "dynamic/vm/timeline.h"
+
+#include <pthread.h>
+
+#include <memory>
+#include <mutex>
+
+namespace lockstep::dynamic {
+
+namespace {
+
+constexpr size_t kMaxSpans = size_t{1} << 20;  // of a thread
+
+struct Buffer {
+  std::mutex mutex;  // with whoever starts or stops
+  std::string name;
+  std::vector<Span> spans;
+  uint64_t dropped = 0;
+};
+
+struct Buffers {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Buffer>> all;
+};
+Buffers& buffers() {
+  static auto* instance = new Buffers;  // outlives static destruction: threads may still run
+  return *instance;
+}
+
+Buffer& buffer_of_this_thread() {
+  thread_local std::shared_ptr<Buffer> own;
+  if (!own) {
+    own = std::make_shared<Buffer>();
+    char name[16] = "";
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    own->name = name;
+    std::lock_guard lock(buffers().mutex);
+    buffers().all.push_back(own);
+  }
+  return *own;
+}
+
+}  // namespace
+
+const char* span_kind_name(SpanKind kind) {
+  switch (kind) {
+    case SpanKind::kCall: return "call";
+    case SpanKind::kEagerCall: return "eager call";
+    case SpanKind::kAsk: return "ask";
+    case SpanKind::kFetch: return "fetch";
+    case SpanKind::kNative: return "native";
+    case SpanKind::kWait: return "wait";
+    case SpanKind::kKernel: return "kernel";
+    case SpanKind::kGroup: return "group";
+    case SpanKind::kMember: return "member";
+    case SpanKind::kCompile: return "compile";
+  }
+  return "?";
+}
+
+void start_timeline() {
+  std::lock_guard lock(buffers().mutex);
+  std::erase_if(buffers().all, [](const auto& buffer) { return buffer.use_count() == 1; });  // its thread has ended
+  for (auto& buffer : buffers().all) {
+    std::lock_guard one(buffer->mutex);
+    buffer->spans.clear();
+    buffer->dropped = 0;
+  }
+  timeline_is_on.store(true, std::memory_order_relaxed);
+}
+
+Timeline stop_timeline() {
+  timeline_is_on.store(false, std::memory_order_relaxed);
+  Timeline timeline;
+  std::lock_guard lock(buffers().mutex);
+  for (auto& buffer : buffers().all) {
+    std::lock_guard one(buffer->mutex);
+    for (auto& span : buffer->spans) {
+      span.thread = static_cast<uint32_t>(timeline.threads.size());
+      timeline.spans.push_back(span);
+    }
+    timeline.threads.push_back(buffer->name);
+    timeline.dropped += buffer->dropped;
+    buffer->spans = {};
+    buffer->dropped = 0;
+  }
+  return timeline;
+}
+
+void add_span(const Span& span) {
+  auto& buffer = buffer_of_this_thread();
+  std::lock_guard lock(buffer.mutex);
+  if (!timeline_is_on.load(std::memory_order_relaxed)) return;  // it was stopped meanwhile
+  if (buffer.spans.size() < kMaxSpans) {
+    buffer.spans.push_back(span);
+  } else {
+    ++buffer.dropped;
+  }
+}
+
+}  // namespace lockstep::dynamic
