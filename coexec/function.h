@@ -45,6 +45,7 @@ struct Function : std::enable_shared_from_this<Function> {
   Way forced_way = Way::kBehind; // where it is not auto
   bool is_strict = true;         // PyTorch's own kernels only
   bool fuses = false;            // chains of pointwise ops become one kernel
+  bool is_deterministic = false; // which kernels run depends on nothing but the program
   bool waits_for_errors = true;  // errors by value are raised where eager raises them
   std::shared_ptr<CallRecorder> next_recorder;  // records the next call
   static constexpr size_t kKeptDivergences = 64;

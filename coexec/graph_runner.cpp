@@ -78,15 +78,24 @@ void GraphRunner::run_single(dynamic::Event& event) {
   }
 }
 
-void GraphRunner::run_group() {
+void GraphRunner::run_group(dynamic::Fuser& fuser) {
   dynamic::Event* failed = nullptr;
   const dynamic::HiddenLayoutReader reader;
   try {
-    adopt_float_mode(*fuser_.first());
-    fuser_.run(failed);
+    adopt_float_mode(*fuser.first());
+    fuser.run(failed);
   } catch (...) {
     note_failure(*failed);
-    fuser_.clear();
+    fuser.clear();
+  }
+}
+
+// Before a group that waits. Its kernel is the one that it would have had in a group: which events wait is chance.
+void GraphRunner::run_passing(dynamic::Event& event) {
+  if (passing_.try_add(event)) {
+    run_group(passing_);
+  } else {
+    run_single(event);
   }
 }
 
@@ -98,11 +107,11 @@ size_t GraphRunner::run_fused() {
     auto& event = channel_.front(count);
     if (!fuser_.try_add(event)) {
       if (passed == kMaxPassed || event.capture || !fuser_.is_independent(event)) break;
-      run_single(event);
+      run_passing(event);
       ++passed;
       if (has_failed()) {  // what was asked before it still happens
         const auto failure = take_failure();
-        run_group();
+        run_group(fuser_);
         if (!has_failed()) failure_ = failure;
         has_failed_.store(true, std::memory_order_release);
         return count + 1;
@@ -110,7 +119,7 @@ size_t GraphRunner::run_fused() {
     }
     ++count;
   }
-  run_group();
+  run_group(fuser_);
   return count;
 }
 

@@ -47,7 +47,8 @@ class GraphRunner {
   void loop();
   void run_single(dynamic::Event& event);
   size_t run_fused();
-  void run_group();
+  void run_group(dynamic::Fuser& fuser);
+  void run_passing(dynamic::Event& event);
   void note_failure(dynamic::Event& event);
 
   Channel<dynamic::Event> channel_;
@@ -56,6 +57,7 @@ class GraphRunner {
   std::exception_ptr failure_;
   std::string failed_where_;
   dynamic::Fuser fuser_;
+  dynamic::Fuser passing_;  // for what runs before the group that waits: the same kernels as in a group
   std::atomic<int> wanted_threads_{0};
   int applied_threads_ = -1;
   std::atomic<bool> has_team_{false};   // workers of its own, perhaps

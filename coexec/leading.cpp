@@ -17,9 +17,11 @@
 #include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "coexec/value_check.h"
+#include "dynamic/fusion/op_body.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
+#include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "dynamic/vm/timeline.h"
 
@@ -241,6 +243,7 @@ void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_g
   ++native_depth_;
   const dynamic::ExcludedScope kernel;
   const dynamic::SpanScope span(dynamic::SpanKind::kNative, cursor_);
+  const dynamic::AllocationScope allocations(cursor_);
   try {
     op.handle.redispatchBoxed(keys_, stack);  // goes on below the hook: what is above has been done
   } catch (...) {
@@ -490,6 +493,7 @@ void Session::lead_resizing(const OpInfo& op, torch::jit::Stack* stack, graph::N
 // Scalars and sizes that depend only on values at rest: computed where they are needed, at once.
 bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
   if (op.draws) return false;
+  if (function_->fuses && !dynamic::rounds_as_eager(op)) return false;  // whether it is at rest is a matter of time
   for (const auto& output : signature.outputs)
     if (output.numel() > (c10::isIntegralType(output.dtype, true) ? kHostElements : 1)) return false;
   const auto& channel = runner_.channel();
@@ -582,6 +586,7 @@ void Session::fill_event(Event& event, const OpInfo& op, at::ArrayRef<c10::IValu
   event.signature = signature;
   event.is_strict = function_->is_strict;
   event.may_be_fused = function_->fuses && !at::globalContext().deterministicAlgorithms();
+  event.is_deterministic = function_->is_deterministic;
   event.float_mode = float_mode_;
   event.grad_mode = c10::GradMode::is_enabled();
   for (size_t a = 0; a < args.size(); ++a) {

@@ -5,6 +5,7 @@
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"
+#include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "dynamic/vm/timeline.h"
 
@@ -32,28 +33,39 @@ jit::ScalarValue scalar_value(const Event& event, const ScalarUse& use) {
 
 FusionStatistics fusion_statistics;
 
-Fuser::Plan& Fuser::find_plan() {
+Fuser::Plan& Fuser::find_plan(FusedGroup& group) {
   if (plans_.size() > kMaxPlans) plans_.clear();
-  auto [place, is_new] = plans_.try_emplace(group_.key());
+  auto [place, is_new] = plans_.try_emplace(group.key());
   auto& plan = place->second;
   if (is_new) {
-    plan.group = create_spec(group_);
+    plan.group = create_spec(group);
     if (!plan.group.buffers.empty()) plan.slot = KernelService::instance().request(plan.group.spec);
     fusion_statistics.kernels.fetch_add(1, std::memory_order_relaxed);
   }
   return plan;
 }
 
-void Fuser::run_fused(Plan& plan, const jit::Kernel& kernel) {
+namespace {
+
+const graph::Node* producer_of(const FusedGroup& group, int buffer) {
+  for (size_t event = 0; event < group.events().size(); ++event)
+    if (group.result_of(static_cast<int>(event)) == buffer) return group.events()[event]->node;
+  return nullptr;
+}
+
+}  // namespace
+
+void Fuser::run_fused(const FusedGroup& events, Plan& plan, const jit::Kernel& kernel) {
   const auto& group = plan.group;
   if (!plan.prepared) plan.prepared = kernel.prepare_calls({{}, group.call_sizes(), group.call_strides(), {}});
   c10::SmallVector<void*, 16> buffers;
   c10::SmallVector<jit::ScalarValue, 16> scalars;
   for (size_t b = 0; b < group.buffers.size(); ++b) {
-    const auto& use = group_.buffers()[group.buffers[b]];
+    const auto& use = events.buffers()[group.buffers[b]];
     auto* storage = use.storage;
-    const bool is_map = group_.is_innermost() && dynamic::is_map(*use.layout);
+    const bool is_map = events.is_innermost() && dynamic::is_map(*use.layout);
     if (use.is_produced && !is_hidden(*storage) && !storage->data()) {
+      const AllocationScope allocation(producer_of(events, group.buffers[b]));
       auto memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
       if (is_map) {
         hide(*storage, std::move(memory), use.layout->sizes);
@@ -64,7 +76,7 @@ void Fuser::run_fused(Plan& plan, const jit::Kernel& kernel) {
     void* memory = is_map ? hidden_memory(*storage) : const_cast<void*>(storage->data());
     buffers.push_back(static_cast<char*>(memory) + use.offset * jit::bytes_of(group.spec.buffers[b].type));
   }
-  for (const auto& use : group.scalars) scalars.push_back(scalar_value(*group_.events()[use.event], use));
+  for (const auto& use : group.scalars) scalars.push_back(scalar_value(*events.events()[use.event], use));
   kernel.run(*plan.prepared, buffers, scalars);
 }
 
@@ -83,24 +95,40 @@ void share_time(at::ArrayRef<Event*> events, uint64_t begin, uint64_t ticks) {
 
 }  // namespace
 
+// False where there is no kernel, or none yet.
+bool Fuser::try_run_fused(FusedGroup& group) {
+  const auto& events = group.events();
+  group.settle_order();
+  auto& plan = find_plan(group);
+  if (plan.slot && events[0]->is_deterministic) KernelService::instance().wait_for(*plan.slot);
+  const jit::Kernel* kernel = plan.slot ? plan.slot->find() : nullptr;
+  if (!kernel && !plan.group.buffers.empty()) {
+    if (plan.slot && !plan.slot->has_failed()) preparation_count.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  const ExcludedScope timed;
+  if (kernel) run_fused(group, plan, *kernel);
+  share_time(events, timed.begin(), timed.elapsed());
+  return true;
+}
+
+void Fuser::run_alone(Event& event) {
+  const bool is_run = single_.try_add(event) && try_run_fused(single_);
+  single_.clear();
+  if (!is_run) execute(event, /*is_pointwise=*/true);
+}
+
 void Fuser::run(Event*& failed) {
   const auto& events = group_.events();
-  group_.settle_order();
-  auto& plan = find_plan();
-  const jit::Kernel* kernel = plan.slot ? plan.slot->find() : nullptr;
   failed = events[0];
-  if (kernel || plan.group.buffers.empty()) {
-    const ExcludedScope timed;
-    if (kernel) run_fused(plan, *kernel);
-    share_time(events, timed.begin(), timed.elapsed());
+  if (try_run_fused(group_)) {
     fusion_statistics.groups.fetch_add(1, std::memory_order_relaxed);
     fusion_statistics.fused_events.fetch_add(events.size(), std::memory_order_relaxed);
   } else {
     for (auto* event : events) {
       failed = event;
-      execute(*event, /*is_pointwise=*/true);
+      run_alone(*event);
     }
-    if (plan.slot && !plan.slot->has_failed()) preparation_count.fetch_add(1, std::memory_order_relaxed);
     fusion_statistics.single_events.fetch_add(events.size(), std::memory_order_relaxed);
   }
   failed = nullptr;

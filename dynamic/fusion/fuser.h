@@ -1,5 +1,6 @@
 // Runs groups of events as fused kernels. The kernel of a group is found by what the group is; until it is compiled, and
-// where there is none, the events run one by one.
+// where there is none, the events run one by one, each as a group of its own: which events wait together is chance, and
+// may not show in the bits as soon as each op has been compiled once.
 #pragma once
 
 #include <atomic>
@@ -28,7 +29,10 @@ class Fuser {
   static bool is_pointwise(const Event& event) { return find_op_row(*event.node->op); }
   bool is_independent(const Event& event) const { return group_.is_independent(event); }
   const Event* first() const { return group_.events().front(); }
-  void clear() { group_.clear(); }
+  void clear() {
+    group_.clear();
+    single_.clear();
+  }
   // Runs the group. Throws what a kernel throws; `failed` is the event that did, later ones were not executed.
   void run(Event*& failed);
 
@@ -41,10 +45,13 @@ class Fuser {
   struct KeyHash {
     size_t operator()(const GroupKey& key) const { return graph::hash_words(key); }
   };
-  Plan& find_plan();
-  void run_fused(Plan& plan, const jit::Kernel& kernel);
+  Plan& find_plan(FusedGroup& group);
+  bool try_run_fused(FusedGroup& group);
+  void run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& kernel);
+  void run_alone(Event& event);
 
   FusedGroup group_;
+  FusedGroup single_;  // for events of a group whose kernel is not there yet
   std::unordered_map<GroupKey, Plan, KeyHash> plans_;
 };
 

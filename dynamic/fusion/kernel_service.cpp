@@ -7,6 +7,7 @@
 #include <new>
 
 #include "dynamic/vm/timeline.h"
+#include "graph/layout.h"
 
 namespace lockstep::dynamic {
 
@@ -59,8 +60,28 @@ void KernelService::stop() {
   service.mutex_.unlock();
 }
 
+size_t KernelService::SpecHash::operator()(const jit::KernelSpec& spec) const {
+  graph::SignatureWords words = spec.sizes;
+  for (const auto& buffer : spec.buffers) {
+    words.push_back(static_cast<int64_t>(buffer.type) << 8 | static_cast<int64_t>(buffer.access));
+    words.insert(words.end(), buffer.strides.begin(), buffer.strides.end());
+  }
+  for (const auto& one : spec.body) {
+    words.push_back(static_cast<int64_t>(one.op) << 8 | static_cast<int64_t>(one.type));
+    words.push_back(one.operands[0] * 4096 + one.operands[1]);
+    words.push_back(one.immediate);
+  }
+  return graph::hash_words(words);
+}
+
 std::shared_ptr<KernelSlot> KernelService::request(const jit::KernelSpec& spec) {
-  auto slot = std::make_shared<KernelSlot>();
+  std::shared_ptr<KernelSlot> slot;
+  {
+    std::lock_guard lock(mutex_);
+    auto& place = slots_[spec];
+    if (place) return place;
+    slot = place = std::make_shared<KernelSlot>();
+  }
   if (auto known = cache_.find(spec)) {
     if (*known) {
       slot->set(std::move(known->kernel));
@@ -117,6 +138,13 @@ void KernelService::wait() {
   std::unique_lock lock(mutex_);
   if (!jobs_.empty()) start_thread_locked();  // a forked child has the parent's jobs, but not its thread
   idle_.wait(lock, [this] { return jobs_.empty() && !is_busy_; });
+}
+
+void KernelService::wait_for(const KernelSlot& slot) {
+  if (slot.find() || slot.has_failed()) return;
+  std::unique_lock lock(mutex_);
+  if (!jobs_.empty()) start_thread_locked();
+  idle_.wait(lock, [&] { return slot.find() || slot.has_failed() || held_ > 0 || (jobs_.empty() && !is_busy_); });
 }
 
 }  // namespace lockstep::dynamic

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "dynamic/jit/compiler.h"
@@ -37,6 +38,8 @@ class KernelService {
 
   // At once where this process or the cache on disk has the kernel already, else some time later; never, where it cannot be compiled.
   std::shared_ptr<KernelSlot> request(const jit::KernelSpec& spec);
+  // Until this one is there, or is known to fail.
+  void wait_for(const KernelSlot& slot);
   // Until everything that was requested is there. For tests and measurements.
   void wait();
   // Nothing is compiled from then on. To be called before the process exits: the compiler's globals go then.
@@ -56,8 +59,12 @@ class KernelService {
   void release();
   void release_in_child();
 
+  struct SpecHash {
+    size_t operator()(const jit::KernelSpec& spec) const;
+  };
   jit::KernelCache cache_;
   std::mutex mutex_;
+  std::unordered_map<jit::KernelSpec, std::shared_ptr<KernelSlot>, SpecHash> slots_;  // all that were asked for
   std::condition_variable work_, idle_;
   std::deque<Job> jobs_;
   static constexpr size_t kKeptFailures = 64;

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "dynamic/fusion/op_body.h"
 
@@ -265,6 +266,22 @@ const OpRow* find_op_row(const graph::OpInfo& op) {
   if (dot != name.npos) base += name.substr(dot);
   if (const auto row = rows().find(base); row != rows().end()) place->second = &row->second;
   return place->second;
+}
+
+bool rounds_as_eager(const graph::OpInfo& op) {
+  thread_local std::unordered_map<const graph::OpInfo*, bool> known;
+  const auto [place, is_new] = known.try_emplace(&op, true);
+  if (!is_new) return place->second;
+  const auto* row = find_op_row(op);
+  if (!row) return true;  // there is PyTorch's only
+  static const std::unordered_set<std::string_view> rounded = {
+      "rsub", "lerp", "addcmul", "addcdiv", "pow", "exp", "expm1", "log", "log1p", "log2", "rsqrt", "tanh", "sigmoid",
+      "erf", "sin", "cos", "leaky_relu_backward", "sigmoid_backward", "tanh_backward", "silu", "silu_backward", "gelu",
+      "gelu_backward"};
+  std::string_view name = op.base;
+  name.remove_prefix(name.find(':') + 2);
+  if (name.ends_with('_')) name.remove_suffix(1);
+  return place->second = !rounded.contains(name);
 }
 
 }  // namespace lockstep::dynamic

@@ -47,6 +47,7 @@ struct Buffer {
   Access access = Access::kIn;
   std::vector<int64_t> strides;  // in elements, one a dim; 0 broadcasts
   bool streaming = false;        // written past the cache if alignment allows; for results much larger than it
+  bool operator==(const Buffer&) const = default;
 };
 
 enum class ReduceKind : uint8_t { kSum, kProd, kMax, kMin, kAny, kAll, kCount };
@@ -60,6 +61,7 @@ struct Instruction {
   ReduceKind kind = ReduceKind::kSum;
   ValueId operands[3] = {-1, -1, -1};
   int64_t immediate = 0;  // see ops.h; for reduce the mask of dims
+  bool operator==(const Instruction&) const = default;
 };
 
 struct KernelSpec {
@@ -67,6 +69,7 @@ struct KernelSpec {
   std::vector<Buffer> buffers;
   std::vector<DType> scalars;
   std::vector<Instruction> body;  // an instruction's index is its value
+  bool operator==(const KernelSpec&) const = default;
 
   // For making one. The result is checked by verify_spec, not here.
   int add_buffer(DType type, Access access, std::vector<int64_t> strides, bool streaming = false);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace lockstep::dynamic {
@@ -60,12 +61,26 @@ inline std::atomic<uint64_t> preparation_count{0};
 // For tests: the way to go wherever it is allowed; -1: by measurement.
 inline std::atomic<int> forced_way{-1};
 
+// While it lives, this thread goes way 0, as eager does it, and measures nothing.
+class FixedChoiceScope {
+ public:
+  explicit FixedChoiceScope(bool is_fixed) : before_(std::exchange(is_fixed_, is_fixed)) {}
+  ~FixedChoiceScope() { is_fixed_ = before_; }
+  FixedChoiceScope(const FixedChoiceScope&) = delete;
+  static bool is_fixed() { return is_fixed_; }
+
+ private:
+  static inline thread_local bool is_fixed_ = false;
+  bool before_;
+};
+
 // Runs the way whose turn it is, and notes what it took. `prepare(way)` counts by half: what it brings about is there
 // already where a neighbour goes the same way. `work` makes problems of one rough size comparable. `handicap(way)`: a way
 // is taken for that much slower than it is.
 template <class Handicap, class Prepare, class Run>
 void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap handicap, Prepare prepare, Run run) {
-  if (const int way = forced_way.load(std::memory_order_relaxed); way >= 0 && allowed >> way & 1) {
+  const int forced = FixedChoiceScope::is_fixed() ? 0 : forced_way.load(std::memory_order_relaxed);
+  if (const int way = forced; way >= 0 && allowed >> way & 1) {
     prepare(way);
     return run(way);
   }

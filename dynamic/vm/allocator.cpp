@@ -16,6 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "dynamic/vm/memory_log.h"
+
 namespace lockstep::dynamic {
 
 namespace {
@@ -221,36 +223,9 @@ namespace {
 thread_local bool t_in_pool = false;
 std::atomic<bool> pool_enabled{true};
 
-// The blocks that were asked for while counting was on, with what was asked for.
-struct CountedBlocks {
-  std::mutex mutex;
-  std::unordered_map<void*, size_t> bytes;
-  MemoryCount count;
-  std::atomic<bool> is_on{false};
-  std::atomic<bool> was_on{false};  // blocks may be in the table
-
-  void add(void* data, size_t size) {
-    std::lock_guard lock(mutex);
-    bytes.emplace(data, size);
-    count.live_bytes += size;
-    count.peak_bytes = std::max(count.peak_bytes, count.live_bytes);
-  }
-  void remove(void* data) {
-    std::lock_guard lock(mutex);
-    auto found = bytes.find(data);
-    if (found == bytes.end()) return;
-    count.live_bytes -= found->second;
-    bytes.erase(found);
-  }
-};
-CountedBlocks& counted_blocks() {
-  static auto* blocks = new CountedBlocks;
-  return *blocks;
-}
-
 void give_back(void* data) {
   if (!data) return;
-  if (auto& counted = counted_blocks(); counted.was_on.load(std::memory_order_relaxed)) counted.remove(data);
+  if (memory_log::was_on.load(std::memory_order_relaxed)) memory_log::note_freed(data);
   if (Pool::instance().owns(data)) return Pool::instance().deallocate(data);
   c10::GetDefaultCPUAllocator()->raw_deallocate(data);
 }
@@ -258,12 +233,12 @@ void give_back(void* data) {
 class PoolAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    const bool is_counted = bytes > 0 && counted_blocks().is_on.load(std::memory_order_relaxed);
+    const bool is_counted = bytes > 0 && memory_log::is_on.load(std::memory_order_relaxed);
     void* data = nullptr;
     if (t_in_pool && bytes > 0 && pool_enabled.load(std::memory_order_relaxed)) data = Pool::instance().allocate(bytes);
     if (!data && !is_counted) return c10::GetDefaultCPUAllocator()->allocate(bytes);
     if (!data) data = c10::GetDefaultCPUAllocator()->raw_allocate(bytes);
-    if (is_counted) counted_blocks().add(data, bytes);
+    if (is_counted) memory_log::note_allocated(data, bytes);
     return {data, data, &give_back, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
@@ -274,23 +249,6 @@ class PoolAllocator final : public c10::Allocator {
 
 PoolScope::PoolScope() : before_(t_in_pool) { t_in_pool = true; }
 PoolScope::~PoolScope() { t_in_pool = before_; }
-
-void count_memory(bool on) {
-  auto& blocks = counted_blocks();
-  std::lock_guard lock(blocks.mutex);
-  if (on && !blocks.is_on) {
-    blocks.bytes.clear();
-    blocks.count = {};
-    blocks.was_on = true;
-  }
-  blocks.is_on = on;
-}
-
-MemoryCount memory_count() {
-  auto& blocks = counted_blocks();
-  std::lock_guard lock(blocks.mutex);
-  return blocks.count;
-}
 
 void enable_pool(bool on) { pool_enabled.store(on); }
 

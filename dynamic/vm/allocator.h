@@ -41,15 +41,6 @@ class PoolScope {
   bool before_;
 };
 
-// Counts what live tensors ask for on all threads, in the pool and outside of it, from the moment it is switched on.
-// For measurements: each allocation takes a lock.
-void count_memory(bool on);
-struct MemoryCount {
-  size_t live_bytes = 0;
-  size_t peak_bytes = 0;
-};
-MemoryCount memory_count();
-
 // From now on c10's CPU allocator looks here first. Idempotent.
 void install_pool();
 void enable_pool(bool on);

@@ -42,6 +42,7 @@ struct Event {
   std::vector<StorageRef> outputs;   // twins of signature->outputs, one for each storage group
   bool is_strict = true;             // PyTorch's own kernels only
   bool may_be_fused = false;
+  bool is_deterministic = false;     // which kernel runs it may not depend on measurements or on what is compiled yet
   bool grad_mode = false;            // whether gradients were wanted where it was asked
   unsigned float_mode = 0;           // whether denormals are flushed where it was asked
   Capture* capture = nullptr;        // set: the results go back as they come

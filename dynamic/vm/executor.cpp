@@ -6,8 +6,10 @@
 
 #include <algorithm>
 
+#include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/kernel_table.h"
 #include "dynamic/vm/hidden_layout.h"
+#include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "dynamic/vm/timeline.h"
 
@@ -219,6 +221,7 @@ bool has_contiguous_maps(const Event& event) {
 void run_kernel(const Event& event, torch::jit::Stack& stack) {
   const auto& op = *event.node->op;
   const auto* own = event.is_strict ? nullptr : find_own_kernel(op);
+  const FixedChoiceScope fixed(event.is_deterministic);
   const bool in_any_order = own && own->map_kernel && event.may_hide() && has_contiguous_maps(event);
   if (!own || !own->run(stack, in_any_order)) op.handle.callBoxed(&stack);
 }
@@ -237,6 +240,7 @@ void execute(Event& event, bool is_pointwise) {
   {
     const ExcludedScope kernel;
     const SpanScope span(SpanKind::kKernel, event.node);
+    const AllocationScope allocations(event.node);
     run_kernel(event, stack);
     event.node->counts.kernel_ticks += static_cast<double>(kernel.elapsed());
   }

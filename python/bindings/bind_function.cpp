@@ -109,14 +109,15 @@ struct Callable {
   }
 };
 
-using Settings = std::tuple<bool, std::string, bool, bool>;  // lockstep.knobs.for_core
+using Settings = std::tuple<bool, std::string, bool, bool, bool>;  // lockstep.knobs.for_core
 
 void configure(Function& function, const Settings& settings) {
-  const auto& [waits_for_errors, runner, is_strict, fuses] = settings;
+  const auto& [waits_for_errors, runner, is_strict, fuses, is_deterministic] = settings;
   function.waits_for_errors = waits_for_errors;
   function.forced_way = runner == "inplace" ? Way::kInPlace : Way::kBehind;
   function.is_strict = is_strict;
   function.fuses = fuses;
+  function.is_deterministic = is_deterministic;
 }
 
 // False where this call is to run eagerly.
@@ -129,8 +130,8 @@ bool prepare(const py::object& self, Callable& callable, const py::args& args, c
     core.counters.reasons[static_cast<int>(graph::Reason::switched_off)]++;
     return false;
   }
-  core.is_auto = when == "auto";
   configure(core, settings);
+  core.is_auto = when == "auto" && !core.is_deterministic;  // what is measured says which kernels run
   if (core.graph.op_node_count() == 0 && !core.is_busy.load()) self.attr("_name_origins")(args, kwargs);
   return true;
 }

@@ -1,5 +1,9 @@
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <x86intrin.h>
+
+#include <algorithm>
+#include <unordered_set>
 
 #include "coexec/clock.h"
 #include "coexec/event_log.h"
@@ -10,6 +14,7 @@
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"
+#include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "dynamic/vm/timeline.h"
 #include "python/bindings/bind.h"
@@ -79,24 +84,63 @@ py::dict node_of(const graph::Node& n) {
   return d;
 }
 
+using NodeSet = std::unordered_set<const graph::Node*>;
+
+NodeSet nodes_of(const Function& function) {
+  NodeSet nodes;
+  for (const auto& node : function.graph.nodes()) nodes.insert(node.get());
+  return nodes;
+}
+
 // (spans, names of threads, how many found no room); a span is (thread, kind, begin, duration, op, where), times in
 // microseconds since the first one. Of this function only, and what belongs to none.
 py::tuple timeline_of(const dynamic::Timeline& timeline, const Function& function) {
-  std::unordered_map<const graph::Node*, const graph::Node*> known;
-  for (const auto& node : function.graph.nodes()) known.emplace(node.get(), node.get());
+  const auto known = nodes_of(function);
   uint64_t first = ~uint64_t{0};
   for (const auto& span : timeline.spans) first = std::min(first, span.begin);
   const double us = 1e6 * seconds_per_tick();
   py::list spans;
   for (const auto& span : timeline.spans) {
-    const auto node = known.find(span.node);
-    if (span.node && node == known.end()) continue;
+    if (span.node && !known.contains(span.node)) continue;
     spans.append(py::make_tuple(span.thread, dynamic::span_kind_name(span.kind),
                                 us * static_cast<double>(span.begin - first),
                                 us * static_cast<double>(span.end - span.begin), span.op ? span.op->name : "",
-                                span.node ? node->second->where : ""));
+                                span.node ? span.node->where : ""));
   }
   return py::make_tuple(spans, timeline.threads, timeline.dropped);
+}
+
+// (blocks, microseconds from begin to end, how many found no room); a block is (address, bytes, begin, end, op, where,
+// api_call, is_backward, is_workspace), times in microseconds since the begin of the log, None before it and after it.
+py::tuple memory_log_of(const dynamic::MemoryLog& log, const Function& function) {
+  const auto known = nodes_of(function);
+  const double us = 1e6 * seconds_per_tick();
+  auto time = [&](uint64_t ticks) -> py::object {
+    if (ticks == 0) return py::none();
+    return py::float_(us * static_cast<double>(ticks - log.begin));
+  };
+  static const graph::Node nobody;
+  py::list blocks;
+  for (const auto& block : log.blocks) {
+    const auto& node = known.contains(block.node) ? *block.node : nobody;
+    const bool is_backward = node.forward_node >= 0 || !node.autograd_node.empty();
+    blocks.append(py::make_tuple(reinterpret_cast<uintptr_t>(block.data), block.bytes, time(block.begin),
+                                 time(block.end), node.op ? node.op->name : "", node.where, node.api_call, is_backward,
+                                 block.is_workspace));
+  }
+  return py::make_tuple(blocks, us * static_cast<double>(log.end - log.begin), log.dropped);
+}
+
+// (address, bytes) of a tensor's memory, which nobody gets to see by that; None where it has none of its own.
+py::object memory_of(const py::handle& object) {
+  if (!THPVariable_Check(object.ptr())) return py::none();
+  const auto& tensor = THPVariable_Unpack(object.ptr());
+  if (!tensor.defined() || coexec::why_foreign(tensor) || !tensor.has_storage()) return py::none();
+  if (auto* session = coexec::Session::active_on_this_thread()) session->drain();
+  const auto* storage = tensor.storage().unsafeGetStorageImpl();
+  const auto* link = coexec::link_of(storage);
+  const void* data = link ? link->twin->data_ptr().get() : storage->data_ptr().get();
+  return py::make_tuple(reinterpret_cast<uintptr_t>(data), storage->nbytes());
 }
 
 }  // namespace
@@ -142,6 +186,9 @@ void bind_inspection(py::module_& m) {
                     py::arg("reserved_bytes") = s.reserved_bytes);
   });
   m.def("reset_memory_peak", [] { dynamic::Pool::instance().reset_peak(); });
+  m.def("start_memory_log", &dynamic::start_memory_log);
+  m.def("stop_memory_log", [](const Function& f) { return memory_log_of(dynamic::stop_memory_log(), f); });
+  m.def("memory_of", &memory_of);
   m.def("count_memory", &dynamic::count_memory);
   m.def("memory_count", [] {
     const auto count = dynamic::memory_count();

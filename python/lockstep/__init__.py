@@ -11,6 +11,7 @@ from lockstep.function import function, reset, reset_stats, stats  # noqa: E402
 from lockstep.knobs import KNOBS, config  # noqa: E402
 from lockstep.knobs import install_log as _install_log  # noqa: E402
 from lockstep.knobs import warn_of_misspelt_names as _warn_of_misspelt_names  # noqa: E402
+from lockstep.memory import memory  # noqa: E402
 from lockstep.profile import profile  # noqa: E402
 from lockstep.recording import graph_text, record_call  # noqa: E402
 from lockstep.session import session  # noqa: E402
@@ -32,6 +33,7 @@ __all__ = [
     "explain",
     "function",
     "graph_text",
+    "memory",
     "profile",
     "record_call",
     "reset",

@@ -41,6 +41,13 @@ KNOBS: dict[str, Knob] = {
         "pointwise, chains of elementwise ops; nothing",
         ("pointwise", "nothing"),
     ),
+    "deterministic": Knob(
+        False,
+        "True: two runs with the same seed give the same bits also where numerics is not strict, "
+        "whatever was measured or compiled before: kernels are chosen from a fixed table, the "
+        "first calls wait for those that are compiled, and auto does not measure",
+        (False, True),
+    ),
     "when": Knob(
         "auto",
         "auto: co-execute where it measures faster than eager; always: force it; "
@@ -61,6 +68,8 @@ KNOBS: dict[str, Knob] = {
         ("exact", "late"),
     ),
 }
+
+_TRUTHS = {"0": False, "1": True, "false": False, "true": True}  # in the environment
 
 _overrides: contextvars.ContextVar[Mapping] = contextvars.ContextVar(
     "lockstep_config", default=types.MappingProxyType({})
@@ -86,6 +95,8 @@ def _from_environment(name: str) -> Any:
     value = os.environ.get(f"LOCKSTEP_{name.upper()}")
     if value is None:
         return None
+    if KNOBS[name].choices == (False, True):
+        value = _TRUTHS.get(value.lower(), value)
     check_knobs(f"environment variable LOCKSTEP_{name.upper()}", {name: value})
     return value
 
@@ -105,12 +116,18 @@ def current(own: dict) -> dict:
     return settings
 
 
-def for_core(own: dict) -> tuple[str, tuple[bool, str, bool, bool]]:
-    """What is in force, as the core takes it: when, (waits_for_errors, runner, strict, fuses)."""
+def for_core(own: dict) -> tuple[str, tuple[bool, str, bool, bool, bool]]:
+    """What is in force, as the core takes it.
+
+    Returns:
+        when, (waits_for_errors, runner, is_strict, fuses, is_deterministic)
+    """
     settings = current(own)
     is_strict = settings["numerics"] == "strict"
     fuses = not is_strict and settings["fuse"] != "nothing"
-    return settings["when"], (settings["errors"] == "exact", settings["runner"], is_strict, fuses)
+    is_deterministic = not is_strict and bool(settings["deterministic"])
+    waits = settings["errors"] == "exact"
+    return settings["when"], (waits, settings["runner"], is_strict, fuses, is_deterministic)
 
 
 def warn_of_misspelt_names() -> None:

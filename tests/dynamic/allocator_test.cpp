@@ -211,27 +211,5 @@ TEST(PoolScope, RawAllocationsWork) {
   EXPECT_EQ(at::empty({0}).storage().nbytes(), 0u);
 }
 
-TEST(MemoryCount, CountsWhatIsAskedForInsideAndOutsideOfThePool) {
-  install_pool();
-  auto before = at::empty({1000});  // not counted, neither made nor freed
-  count_memory(true);
-  EXPECT_EQ(memory_count().live_bytes, 0u);
-  auto outside = at::empty({100});
-  at::Tensor inside;
-  {
-    PoolScope scope;
-    inside = at::empty({50});
-  }
-  before = at::Tensor();
-  EXPECT_EQ(memory_count().live_bytes, 600u);
-  std::thread([tensor = std::move(outside)] {}).join();
-  EXPECT_EQ(memory_count().live_bytes, 200u);
-  count_memory(false);
-  outside = at::empty({100});
-  inside = at::Tensor();  // counted blocks are remembered until they die
-  EXPECT_EQ(memory_count().live_bytes, 0u);
-  EXPECT_EQ(memory_count().peak_bytes, 600u);
-}
-
 }  // namespace
 }  // namespace lockstep::dynamic

@@ -1,0 +1,156 @@
+"""`lockstep.memory`: what the memory of a step is for."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import lockstep
+import pytest
+import torch
+from lockstep import Error
+from lockstep.memory import ROLES
+from torch import nn
+
+WIDTH, BATCH, DEPTH = 64, 512, 3
+LAYER = 4 * (WIDTH * WIDTH + WIDTH)  # bytes
+MAP = 4 * BATCH * WIDTH
+
+
+def make_step(optimizer_type=torch.optim.Adam, **options):
+    layers = [nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)]
+    net = nn.Sequential(*(part for layer in layers for part in (layer, nn.Sigmoid())))
+    optimizer = optimizer_type(net.parameters(), lr=1e-3)
+
+    @lockstep.function(**({"when": "always"} | options))
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, net, optimizer
+
+
+def record(step, calls=1, warm_up=3):
+    x = torch.randn(BATCH, WIDTH)
+    for _ in range(warm_up):
+        step(x)
+    gc.collect()  # what other tests have left
+    with lockstep.memory(step) as m:
+        for _ in range(calls):
+            step(x)
+    return m
+
+
+@pytest.mark.parametrize("runner", ["behind", "inplace"])
+def test_roles(runner):
+    step, net, optimizer = make_step(runner=runner)
+    m = record(step)
+    most = {role: max(m.curve(role)[1], default=0) for role in ROLES}
+    assert most["weights"] == pytest.approx(DEPTH * LAYER, rel=0.01)
+    assert 2 * DEPTH * LAYER <= most["optimizer state"] <= (2 * DEPTH + 3) * LAYER  # temporaries
+    assert DEPTH * MAP <= most["activations"] <= (DEPTH + 3) * MAP  # what sigmoid gives is kept
+    assert DEPTH * LAYER <= most["gradients"] <= DEPTH * LAYER + 4 * MAP
+    assert sum(m.by_role().values()) == m.peak_bytes
+    assert m.by_role()["activations"] == max(m.by_role().values())
+
+
+def test_lines_of_the_peak():
+    step, _, _ = make_step()
+    m = record(step)
+    rows = {row["source"]: row for row in m.by_line()}
+    forward = rows["loss = net(x).square().sum()"]
+    assert forward["roles"]["activations"] >= DEPTH * MAP
+    assert forward["bytes"] == sum(forward["roles"].values())
+    assert "loss = net(x).square().sum()" in str(m) and "activations" in str(m)
+
+
+def test_the_curve_goes_up_and_down_and_ends_where_it_began():
+    step, _, _ = make_step(torch.optim.SGD)
+    m = record(step, calls=3)
+    times, live = m.curve()
+    assert times == sorted(times) and times[0] == 0 and len(times) == len(live)
+    assert all(bytes_now >= 0 for bytes_now in live)
+    assert max(live) == m.peak_bytes and times[live.index(max(live))] == m.peak_time()
+    resting = live[0]
+    assert abs(live[-1] - resting) < 0.05 * m.peak_bytes  # the last result is another one
+    assert times[-1] <= 1e6 * m.seconds
+
+
+# With counting on before the first tensor, the allocator knows all of them.
+AGREES = """
+import json, sys
+import lockstep, torch
+lockstep._C.count_memory(True)
+sys.path.insert(0, {folder!r})
+import test_memory as t
+step, net, optimizer = t.make_step(numerics={numerics!r})
+m = t.record(step, calls=2)
+print(json.dumps([m.peak_bytes, lockstep._C.memory_count()["peak_bytes"]]))
+"""
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+def test_the_sum_agrees_with_the_allocator(numerics, tmp_path):
+    code = AGREES.format(folder=str(Path(__file__).parent), numerics=numerics)
+    environment = {**os.environ, "LOCKSTEP_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    peak, counted = json.loads(done.stdout.splitlines()[-1])
+    assert peak == pytest.approx(counted, rel=0.01)
+
+
+def test_a_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    step, _, _ = make_step()
+    m = record(step)
+    m.plot(tmp_path / "memory.png")
+    assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
+    m.plot(tmp_path / "memory.svg")
+    assert "peak" in (tmp_path / "memory.svg").read_text()
+
+
+def test_no_one_sees_the_memory_by_it():
+    """Looking at addresses does not make the step wait for ever after."""
+    step, _, _ = make_step()
+    record(step)
+    lockstep.reset_stats(step)
+    x = torch.randn(BATCH, WIDTH)
+    for _ in range(3):
+        step(x)
+    assert lockstep.stats(step)["eager_ops"] == 0
+
+
+def test_before_a_call_and_without_one():
+    step, _, _ = make_step()
+    with lockstep.memory(step) as m:
+        pass
+    assert m.by_role()["weights"] == pytest.approx(DEPTH * LAYER, rel=0.3)  # other modules may live
+    assert "peak" in str(m)
+
+
+def test_a_session():
+    with lockstep.session(when="always") as s:
+        x = torch.randn(1000)
+        with lockstep.memory(s) as m:
+            y = x.exp()
+    assert any(block.op == "aten::exp" and block.bytes == 4000 for block in m.blocks)
+    assert y.sum() > 0
+
+
+def test_bad_input(monkeypatch, tmp_path):
+    step, _, _ = make_step()
+    with pytest.raises(Error, match="is not decorated"):
+        lockstep.memory(len)
+    with lockstep.memory(step) as m:
+        with pytest.raises(Error, match="another lockstep.memory is open: close it first"):
+            lockstep.memory(step).__enter__()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(Error, match="matplotlib is not installed: pip install matplotlib"):
+        m.plot(tmp_path / "memory.png")
