@@ -18,6 +18,7 @@
 #include "coexec/session.h"
 #include "coexec/value_check.h"
 #include "dynamic/fusion/op_body.h"
+#include "dynamic/shape_inference.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
@@ -227,6 +228,14 @@ const Signature* Session::find_signature(const OpInfo& op, graph::Node* node) {
   return dynamic::ShapeMemo::instance().find(op, words_, hash_);
 }
 
+// For sizes that are new to a node which ran with others.
+const Signature* Session::infer_signature(const OpInfo& op, const graph::Node& node, at::ArrayRef<c10::IValue> args) {
+  if (!node.signature) return nullptr;
+  auto learned = create_signature(op);
+  if (!dynamic::infer_results(*learned, *node.signature, args, node.varies)) return nullptr;
+  return dynamic::ShapeMemo::instance().insert(std::move(learned));
+}
+
 std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
   auto signature = std::make_unique<Signature>();
   signature->op = &op;
@@ -414,7 +423,9 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   if (at_once_) return run_at_once(op, stack, node);
   const auto args = torch::jit::last(*stack, op.args.size());
   build_words(op, args);
-  const Signature* signature = has_dynamic_shape(op) ? nullptr : find_signature(op, node);
+  const bool is_dynamic = has_dynamic_shape(op);
+  const Signature* signature = is_dynamic ? nullptr : find_signature(op, node);
+  if (!signature && !is_dynamic) signature = infer_signature(op, *node, args);
   if (signature && signature->resizes && !signature->warns && op.returns_out)
     return lead_resizing(op, stack, node, *signature);
   if (signature && signature->special) return run_eagerly(op, stack, node, *signature->special);

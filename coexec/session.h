@@ -82,6 +82,8 @@ class Session final : public tracer::OpSink {
   std::optional<graph::Reason> collect_operands(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
   void build_words(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
   const graph::Signature* find_signature(const graph::OpInfo& op, graph::Node* node);
+  const graph::Signature* infer_signature(const graph::OpInfo& op, const graph::Node& node,
+                                          at::ArrayRef<c10::IValue> args);
   std::unique_ptr<graph::Signature> create_signature(const graph::OpInfo& op);
   void fill_outputs(graph::Signature& signature, const torch::jit::Stack& results);
 
