@@ -41,6 +41,7 @@ struct Function : std::enable_shared_from_this<Function> {
   std::atomic<bool> is_busy{false};
   uint64_t memo_epoch = 0;       // of the signatures that the nodes point to
   Policy policy;                 // of when="auto"
+  bool is_session = false;       // one call that goes on, not one of many
   bool is_auto = false;
   Way forced_way = Way::kBehind; // where it is not auto
   bool is_strict = true;         // PyTorch's own kernels only

@@ -39,6 +39,8 @@ using graph::Signature;
 
 namespace {
 
+constexpr int kPatience = 8;          // sizes that nobody knows, each waited for; then the call is rather recorded
+constexpr uint64_t kShortStay = 8;    // in lockstep, in streaks of known ops that led there
 constexpr int64_t kHostElements = 256;  // a result this small, of inputs at rest, is computed at once
 
 const c10::DispatchKeySet& plain_keys() {
@@ -337,11 +339,15 @@ graph::Edge* Session::match(const OpInfo& op, uint64_t location) {
   return node ? function_->graph.find_edge(cursor_, node) : nullptr;
 }
 
+void Session::note_traced() {
+  if (!traced_in_this_call_) function_->counters.traced_calls++;
+  traced_in_this_call_ = true;
+}
+
 void Session::diverge(const OpInfo& op) {
   auto& counters = function_->counters;
   counters.divergences++;
-  if (!traced_in_this_call_) counters.traced_calls++;
-  traced_in_this_call_ = true;
+  note_traced();
   graph::Divergence divergence;
   divergence.where = cursor_->where.empty() ? "the start of the call" : cursor_->where;
   if (!cursor_->next.empty()) {
@@ -357,10 +363,18 @@ void Session::diverge(const OpInfo& op) {
                   divergence.where);
   if (function_->divergences.size() >= Function::kKeptDivergences) function_->divergences.pop_front();
   function_->divergences.push_back(std::move(divergence));
+  leave_lockstep();
+}
+
+// Until enough is known again. Changing to and fro costs: soon again, and it takes longer each time.
+void Session::leave_lockstep() {
   drain();
   runner_.rest();
   phase_ = Phase::kTracing;
   known_streak_ = 0;
+  if (!rejoined_at_) return;
+  const bool was_short = function_->counters.ops - *rejoined_at_ < kShortStay * rejoin_streak_;
+  rejoin_streak_ = was_short ? std::min(2 * rejoin_streak_, kMaxRejoinStreak) : kMinRejoinStreak;
 }
 
 namespace {
@@ -426,6 +440,15 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   const bool is_dynamic = has_dynamic_shape(op);
   const Signature* signature = is_dynamic ? nullptr : find_signature(op, node);
   if (!signature && !is_dynamic) signature = infer_signature(op, *node, args);
+  if (!signature && !is_dynamic && ++unknown_ > kPatience) {
+    note_traced();
+    leave_lockstep();
+    count_eager(*node, Reason::tracing);
+    settle_operands();
+    const dynamic::PoolScope pool;
+    run_and_learn(op, stack, node, hides_warnings);
+    return;
+  }
   if (signature && signature->resizes && !signature->warns && op.returns_out)
     return lead_resizing(op, stack, node, *signature);
   if (signature && signature->special) return run_eagerly(op, stack, node, *signature->special);

@@ -20,8 +20,6 @@ using graph::Reason;
 
 namespace {
 
-constexpr int kRejoinStreak = 32;  // known events in a row, after which a traced call goes on in lockstep
-
 bool is_same_constant(const c10::IValue& a, const c10::IValue& b) {
   if (a.isInt()) return b.isInt() && a.toInt() == b.toInt();
   if (a.isDouble()) return b.isDouble() && std::bit_cast<int64_t>(a.toDouble()) == std::bit_cast<int64_t>(b.toDouble());
@@ -255,10 +253,11 @@ void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& 
     decided_ = results[0].toScalar().to<bool>();
   if (op.kind == OpKind::kHost) note_fetch();
   known_streak_ = known ? known_streak_ + 1 : 0;
-  if (known_streak_ >= kRejoinStreak) {
-    phase_ = Phase::kCoExecuting;
-    hand_over_cores();
-  }
+  if (known_streak_ < rejoin_streak_) return;
+  phase_ = Phase::kCoExecuting;
+  rejoined_at_ = function_->counters.ops;
+  unknown_ = 0;
+  hand_over_cores();
 }
 
 }  // namespace lockstep::coexec

@@ -119,6 +119,9 @@ void Session::begin(Function& function, bool in_place) {
   cursor_->counts.asked++;
   decided_.reset();
   known_streak_ = 0;
+  rejoin_streak_ = function.is_session || !cursor_->next.empty() ? kMinRejoinStreak : kFirstRejoinStreak;
+  rejoined_at_.reset();
+  unknown_ = 0;
   traced_in_this_call_ = false;
   preparations_before_ = dynamic::preparation_count.load(std::memory_order_relaxed);
   auto& memo = dynamic::ShapeMemo::instance();

@@ -108,6 +108,8 @@ class Session final : public tracer::OpSink {
                std::optional<graph::Reason> foreign);
   graph::Edge* match(const graph::OpInfo& op, uint64_t location);
   void diverge(const graph::OpInfo& op);
+  void leave_lockstep();
+  void note_traced();
   void lead_compute(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
                     bool hides_warnings = false);
   bool has_dynamic_shape(const graph::OpInfo& op) const;
@@ -166,7 +168,13 @@ class Session final : public tracer::OpSink {
   bool at_once_ = false;   // in place, and nothing could be gained from looking at several: none ever waits
   std::mutex consumer_mutex_;
   bool synchronous_ = false;
-  int known_streak_ = 0;
+  // A recorded call goes on in lockstep after so many known ops in a row. The first call of a function needs more: it may
+  // end soon, and changing over costs more than the rest of it gains. A session is a call that goes on.
+  static constexpr uint64_t kMinRejoinStreak = 32, kMaxRejoinStreak = 1 << 14, kFirstRejoinStreak = 1 << 14;
+  uint64_t rejoin_streak_ = kMinRejoinStreak;
+  uint64_t known_streak_ = 0;
+  std::optional<uint64_t> rejoined_at_;  // by the function's count of ops; none: not in this call
+  int unknown_ = 0;           // sizes that were waited for since
   std::shared_ptr<CallRecorder> recorder_;  // of this call; mostly none
   bool traced_in_this_call_ = false;
   uint64_t preparations_before_ = 0;

@@ -213,6 +213,7 @@ void bind_function(py::module_& m) {
       .def("has_nodes", [](const Function& f) { return f.graph.op_node_count() > 0; })
       .def("begin", [](Function& f) {
         if (f.is_busy.exchange(true)) throw py::value_error("this session is entered already");
+        f.is_session = true;
         Session::of_this_thread().begin(f, f.forced_way == Way::kInPlace);
       })
       .def("end", [](Function& f, bool quietly) {

@@ -204,6 +204,57 @@ TEST(Session, ADivergenceDrainsAndGoesOnEagerly) {
   EXPECT_EQ(function.counters.divergences, 1u);
 }
 
+// It may end soon; a session goes on.
+TEST(Session, TheFirstCallOfAFunctionRejoinsLate) {
+  for (const bool is_session : {false, true}) {
+    Function function;
+    function.is_session = is_session;
+    auto x = at::rand({8});
+    Call first(function);
+    for (int round = 0; round < 100; ++round) {
+      at_line(1);
+      x = x.add(1);
+      at_line(2);
+      x = x.mul(0.5);
+    }
+    EXPECT_EQ(support::session().phase(), is_session ? Phase::kCoExecuting : Phase::kTracing);
+    for (int round = 0; round < 9000; ++round) {
+      at_line(1);
+      x = x.add(1);
+      at_line(2);
+      x = x.mul(0.5);
+    }
+    EXPECT_EQ(support::session().phase(), Phase::kCoExecuting);
+    first.end();
+  }
+}
+
+// Each size of an op that nothing can be inferred of is waited for; where all are new, recording is cheaper.
+TEST(Session, ACallFullOfUnknownSizesIsRecorded) {
+  Function function;
+  const auto values = at::rand({64}), sorted = at::arange(64).to(at::kFloat);
+  int64_t first = 1;
+  int64_t sum = 0;
+  auto body = [&] {
+    for (int64_t n = first; n < first + 20; ++n) {
+      at_line(1);
+      const auto part = values.narrow(0, 0, n);
+      at_line(2);
+      sum += at::searchsorted(sorted, part).size(0);
+    }
+  };
+  call(function, body);
+  first = 21;
+  Call second(function);
+  body();
+  EXPECT_EQ(support::session().phase(), Phase::kTracing);
+  second.end();
+  EXPECT_EQ(sum, (1 + 40) * 40 / 2);
+  EXPECT_EQ(function.counters.divergences, 0u);
+  call(function, body);  // all known
+  EXPECT_EQ(function.counters.traced_calls, 2u);
+}
+
 TEST(Session, ATracedCallRejoinsAfterALongKnownStretch) {
   Function function;
   auto x = at::rand({8});
