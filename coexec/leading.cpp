@@ -366,12 +366,18 @@ void Session::diverge(const OpInfo& op) {
   leave_lockstep();
 }
 
-// Until enough is known again. Changing to and fro costs: soon again, and it takes longer each time.
+// Until enough is known again.
 void Session::leave_lockstep() {
   drain();
   runner_.rest();
   phase_ = Phase::kTracing;
   known_streak_ = 0;
+}
+
+// Changing to and fro costs: after a short stay it takes longer to come back.
+void Session::lose_patience() {
+  note_traced();
+  leave_lockstep();
   if (!rejoined_at_) return;
   const bool was_short = function_->counters.ops - *rejoined_at_ < kShortStay * rejoin_streak_;
   rejoin_streak_ = was_short ? std::min(2 * rejoin_streak_, kMaxRejoinStreak) : kMinRejoinStreak;
@@ -441,8 +447,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   const Signature* signature = is_dynamic ? nullptr : find_signature(op, node);
   if (!signature && !is_dynamic) signature = infer_signature(op, *node, args);
   if (!signature && !is_dynamic && ++unknown_ > kPatience) {
-    note_traced();
-    leave_lockstep();
+    lose_patience();
     count_eager(*node, Reason::tracing);
     settle_operands();
     const dynamic::PoolScope pool;

@@ -109,6 +109,7 @@ class Session final : public tracer::OpSink {
   graph::Edge* match(const graph::OpInfo& op, uint64_t location);
   void diverge(const graph::OpInfo& op);
   void leave_lockstep();
+  void lose_patience();
   void note_traced();
   void lead_compute(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
                     bool hides_warnings = false);

@@ -20,7 +20,7 @@ import bench_programs  # noqa: E402
 
 from samples.common.driver import Copy  # noqa: E402
 
-STEPS = 6
+STEPS = 4
 
 
 @pytest.fixture(autouse=True)
