@@ -1,15 +1,61 @@
 #include "dynamic/shape_inference.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
-#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/_log_softmax_meta_dispatch.h>
+#include <ATen/ops/_log_softmax_backward_data_meta_dispatch.h>
+#include <ATen/ops/_softmax_meta_dispatch.h>
+#include <ATen/ops/_softmax_backward_data_meta_dispatch.h>
+#include <ATen/ops/add_meta_dispatch.h>
+#include <ATen/ops/addcdiv_meta_dispatch.h>
+#include <ATen/ops/addcmul_meta_dispatch.h>
+#include <ATen/ops/addmm_meta_dispatch.h>
+#include <ATen/ops/baddbmm_meta_dispatch.h>
+#include <ATen/ops/bmm_meta_dispatch.h>
+#include <ATen/ops/cat_meta_dispatch.h>
+#include <ATen/ops/div_meta_dispatch.h>
+#include <ATen/ops/eq_meta_dispatch.h>
+#include <ATen/ops/exp_meta_dispatch.h>
+#include <ATen/ops/gather_meta_dispatch.h>
+#include <ATen/ops/ge_meta_dispatch.h>
+#include <ATen/ops/gelu_meta_dispatch.h>
+#include <ATen/ops/gelu_backward_meta_dispatch.h>
+#include <ATen/ops/gt_meta_dispatch.h>
+#include <ATen/ops/index_add_meta_dispatch.h>
+#include <ATen/ops/le_meta_dispatch.h>
+#include <ATen/ops/leaky_relu_meta_dispatch.h>
+#include <ATen/ops/leaky_relu_backward_meta_dispatch.h>
+#include <ATen/ops/lt_meta_dispatch.h>
+#include <ATen/ops/maximum_meta_dispatch.h>
+#include <ATen/ops/mean_meta_dispatch.h>
+#include <ATen/ops/minimum_meta_dispatch.h>
+#include <ATen/ops/mm_meta_dispatch.h>
+#include <ATen/ops/mul_meta_dispatch.h>
+#include <ATen/ops/ne_meta_dispatch.h>
+#include <ATen/ops/neg_meta_dispatch.h>
+#include <ATen/ops/pow_meta_dispatch.h>
+#include <ATen/ops/rsqrt_meta_dispatch.h>
+#include <ATen/ops/scatter_add_meta_dispatch.h>
+#include <ATen/ops/sigmoid_meta_dispatch.h>
+#include <ATen/ops/sigmoid_backward_meta_dispatch.h>
+#include <ATen/ops/silu_meta_dispatch.h>
+#include <ATen/ops/silu_backward_meta_dispatch.h>
+#include <ATen/ops/sqrt_meta_dispatch.h>
+#include <ATen/ops/sub_meta_dispatch.h>
+#include <ATen/ops/sum_meta_dispatch.h>
+#include <ATen/ops/tanh_meta_dispatch.h>
+#include <ATen/ops/tanh_backward_meta_dispatch.h>
+#include <ATen/ops/threshold_backward_meta_dispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <string>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 
 namespace lockstep::dynamic {
 
@@ -19,28 +65,72 @@ using graph::ArgKind;
 using graph::Layout;
 using graph::Signature;
 
-// Structured kernels (native_functions.yaml): one function says what comes out, for the CPU and for meta tensors. Those
-// that are no elementwise ops, or are often met with broadcast or strided operands.
-bool is_structured(const graph::OpInfo& op) {
-  static const std::unordered_set<std::string_view> names = {
-      "add", "sub", "mul", "div", "neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "sin", "cos",
-      "erf", "pow", "maximum", "minimum", "clamp", "clamp_min", "clamp_max", "eq", "ne", "lt", "le", "gt", "ge",
-      "addcmul", "addcdiv", "lerp", "atan2", "fmod", "remainder",
-      "gelu", "gelu_backward", "silu", "silu_backward", "elu", "elu_backward", "leaky_relu", "leaky_relu_backward",
-      "softplus", "softplus_backward", "threshold", "threshold_backward", "sigmoid_backward", "tanh_backward",
-      "hardsigmoid", "hardsigmoid_backward", "mish",
-      "mm", "addmm", "bmm", "baddbmm", "addmv",
-      "sum", "mean", "amax", "amin", "argmax", "argmin", "cumsum", "all", "any",
-      "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
-      "index", "index_add", "gather", "scatter", "scatter_add", "cat", "tril", "triu", "topk", "sort",
-      "mse_loss", "smooth_l1_loss", "nll_loss_forward", "nll_loss_backward",
-      "avg_pool2d", "avg_pool2d_backward", "max_pool2d_with_indices", "max_pool2d_with_indices_backward",
-      "upsample_nearest2d", "upsample_nearest2d_backward", "upsample_bilinear2d", "upsample_bilinear2d_backward"};
-  std::string_view name = op.base;
-  if (!name.starts_with("aten::")) return false;
-  name.remove_prefix(6);
-  if (name.ends_with('_')) name.remove_suffix(1);
-  return names.contains(name);
+using at::Tensor;
+
+// What the leading thread calls is C++ below the dispatcher: there a library may have put Python in its place.
+template <class Result, class... Args>
+c10::KernelFunction shape_of(Result (*function)(Args...)) {
+  return c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);
+}
+
+// Structured kernels (native_functions.yaml): one function says what comes out, for the CPU and for meta tensors. Null for
+// other ops. In place or not: one entry.
+const c10::KernelFunction* find_structured(const graph::OpInfo& op) {
+  using One = Tensor(const Tensor&);
+  using Two = Tensor(const Tensor&, const Tensor&);
+  static const std::unordered_map<std::string_view, c10::KernelFunction> table = {
+      {"mm", shape_of(&at::meta::mm)},
+      {"bmm", shape_of(&at::meta::bmm)},
+      {"addmm", shape_of(&at::meta::addmm)},
+      {"baddbmm", shape_of(&at::meta::baddbmm)},
+      {"sum.dim_IntList", shape_of(&at::meta::sum)},
+      {"mean.dim", shape_of(&at::meta::mean)},
+      {"_softmax", shape_of(&at::meta::_softmax)},
+      {"_softmax_backward_data", shape_of(&at::meta::_softmax_backward_data)},
+      {"_log_softmax", shape_of(&at::meta::_log_softmax)},
+      {"_log_softmax_backward_data", shape_of(&at::meta::_log_softmax_backward_data)},
+      {"cat", shape_of(&at::meta::cat)},
+      {"gather", shape_of(&at::meta::gather)},
+      {"index_add", shape_of(&at::meta::index_add)},
+      {"scatter_add", shape_of(&at::meta::scatter_add)},
+      {"add.Tensor", shape_of(&at::meta::add)},
+      {"sub.Tensor", shape_of(&at::meta::sub)},
+      {"mul.Tensor", shape_of(&at::meta::mul)},
+      {"div.Tensor", shape_of<Tensor, const Tensor&, const Tensor&>(&at::meta::div)},
+      {"maximum", shape_of(&at::meta::maximum)},
+      {"minimum", shape_of(&at::meta::minimum)},
+      {"addcmul", shape_of(&at::meta::addcmul)},
+      {"addcdiv", shape_of(&at::meta::addcdiv)},
+      {"gelu", shape_of(&at::meta::gelu)},
+      {"gelu_backward", shape_of(&at::meta::gelu_backward)},
+      {"silu", shape_of(static_cast<One*>(&at::meta::silu))},
+      {"silu_backward", shape_of(static_cast<Two*>(&at::meta::silu_backward))},
+      {"sigmoid", shape_of(static_cast<One*>(&at::meta::sigmoid))},
+      {"sigmoid_backward", shape_of(static_cast<Two*>(&at::meta::sigmoid_backward))},
+      {"tanh", shape_of(static_cast<One*>(&at::meta::tanh))},
+      {"tanh_backward", shape_of(static_cast<Two*>(&at::meta::tanh_backward))},
+      {"leaky_relu", shape_of(&at::meta::leaky_relu)},
+      {"leaky_relu_backward", shape_of(&at::meta::leaky_relu_backward)},
+      {"threshold_backward", shape_of(&at::meta::threshold_backward)},
+      {"exp", shape_of(static_cast<One*>(&at::meta::exp))},
+      {"neg", shape_of(static_cast<One*>(&at::meta::neg))},
+      {"sqrt", shape_of(static_cast<One*>(&at::meta::sqrt))},
+      {"rsqrt", shape_of(static_cast<One*>(&at::meta::rsqrt))},
+      {"pow.Tensor_Scalar", shape_of<Tensor, const Tensor&, const at::Scalar&>(&at::meta::pow)},
+      {"eq.Tensor", shape_of(static_cast<Two*>(&at::meta::eq))},
+      {"ne.Tensor", shape_of(static_cast<Two*>(&at::meta::ne))},
+      {"lt.Tensor", shape_of(static_cast<Two*>(&at::meta::lt))},
+      {"le.Tensor", shape_of(static_cast<Two*>(&at::meta::le))},
+      {"gt.Tensor", shape_of(static_cast<Two*>(&at::meta::gt))},
+      {"ge.Tensor", shape_of(static_cast<Two*>(&at::meta::ge))},
+  };
+  thread_local std::unordered_map<const graph::OpInfo*, const c10::KernelFunction*> known;
+  const auto [place, is_new] = known.try_emplace(&op, nullptr);
+  if (!is_new || !op.name.starts_with("aten::")) return place->second;
+  std::string name = op.name.substr(6);
+  if (const size_t end = std::min(name.find('.'), name.size()); end > 0 && name[end - 1] == '_') name.erase(end - 1, 1);
+  if (const auto row = table.find(name); row != table.end()) place->second = &row->second;
+  return place->second;
 }
 
 // The same op on tensors of the same kinds: only sizes, strides and scalars are others.
@@ -93,7 +183,8 @@ bool depends_on_values(const Signature& known, at::ArrayRef<c10::IValue> args, c
 // Elementwise, all tensors of one size and dense: so is the result.
 bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                        const std::vector<bool>& varies) {
-  if (!learned.op->is_pointwise || known.outputs.size() > 1 || depends_on_values(known, args, varies)) return false;
+  const bool is_elementwise = learned.op->is_pointwise || learned.op->base == "aten::_to_copy";
+  if (!is_elementwise || known.outputs.size() > 1 || depends_on_values(known, args, varies)) return false;
   const Layout* space = nullptr;
   for (const auto& input : learned.inputs) {
     if (!input.is_defined() || input.wrapped_number || input.sizes.empty()) continue;
@@ -102,7 +193,7 @@ bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<
   }
   if (!space || space->numel() == 0) return false;
   for (auto output : known.outputs) {
-    if (output.sizes.size() != space->sizes.size()) return false;
+    if (output.sizes.size() != space->sizes.size() || !has_standard_strides(output)) return false;
     output.sizes = space->sizes;
     output.strides = space->strides;
     output.storage_bytes = space->numel() * static_cast<int64_t>(c10::elementSize(output.dtype));
@@ -119,7 +210,7 @@ class SilentHandler final : public c10::WarningHandler {
 
 at::Tensor as_meta(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
-  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta).requires_grad(false));
+  return at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
 }
 
 c10::IValue with_meta(const c10::IValue& value, ArgKind kind) {
@@ -142,7 +233,8 @@ c10::IValue with_meta(const c10::IValue& value, ArgKind kind) {
 // Exactly what the CPU's kernel asks first.
 bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args) {
   const auto& op = *learned.op;
-  if (!is_structured(op)) return false;
+  const auto* shape = find_structured(op);
+  if (!shape) return false;
   torch::jit::Stack stack;
   SilentHandler handler;
   {
@@ -151,25 +243,22 @@ bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c
         c10::default_included_set, c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
     try {
       for (size_t a = 0; a < args.size(); ++a) stack.push_back(with_meta(args[a], op.args[a].kind));
-      op.handle.callBoxed(&stack);
-    } catch (const c10::Error&) {
+      shape->callBoxed(op.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    } catch (...) {
       return false;  // the op itself will say so
     }
   }
-  if (handler.warned || stack.size() != op.returns.size()) return false;
-  for (size_t r = 0; r < op.returns.size(); ++r) {
-    if (op.returns[r].alias_arg >= 0) continue;
-    if (op.returns[r].is_list || !stack[r].isTensor()) return false;
-    const auto& result = stack[r].toTensor();
-    const size_t i = learned.outputs.size();
-    if (!result.defined() || !result.is_meta() || i == known.outputs.size()) return false;
-    auto layout = graph::layout_of(result);
-    if (layout.dtype != known.outputs[i].dtype || layout.offset != 0 || layout.conj || layout.neg) return false;
-    layout.storage_group = static_cast<int>(i);
-    layout.wrapped_number = false;
-    learned.outputs.push_back(std::move(layout));
-  }
-  return learned.outputs.size() == known.outputs.size();
+  if (handler.warned || stack.size() != 1 || !stack[0].isTensor()) return false;
+  const auto& result = stack[0].toTensor();
+  if (!result.defined() || !result.is_meta()) return false;
+  auto layout = graph::layout_of(result);
+  if (op.writes)  // in place: what comes out must fit into what is written
+    return known.outputs.empty() && layout.sizes == learned.inputs[0].sizes && layout.dtype == learned.inputs[0].dtype;
+  if (known.outputs.size() != 1 || layout.dtype != known.outputs[0].dtype || layout.offset != 0) return false;
+  layout.storage_group = 0;
+  layout.wrapped_number = false;
+  learned.outputs.push_back(std::move(layout));
+  return true;
 }
 
 }  // namespace

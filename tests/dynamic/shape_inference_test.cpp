@@ -74,11 +74,6 @@ const std::vector<Case>& cases() {
       {"aten::gather", [](int64_t n) { return Args{at::rand({n, 4}), int64_t{1}, at::zeros({n, 2}, at::kLong), false}; }},
       {"aten::index_add", [](int64_t n) { return Args{at::rand({8, 4}), int64_t{0}, at::zeros({n}, at::kLong), at::rand({n, 4}), 1}; }},
       {"aten::index_add_", [](int64_t n) { return Args{at::rand({8, 4}), int64_t{0}, at::zeros({n}, at::kLong), at::rand({n, 4}), 1}; }},
-      {"aten::topk", [](int64_t n) { return Args{at::rand({n, 4}), int64_t{2}, int64_t{-1}, true, true}; }},
-      {"aten::max_pool2d_with_indices",
-       [](int64_t n) { return Args{at::rand({2, 3, 2 * n, 8}), std::vector<int64_t>{2, 2}, std::vector<int64_t>{}, std::vector<int64_t>{0, 0}, std::vector<int64_t>{1, 1}, false}; }},
-      {"aten::nll_loss_forward",
-       [](int64_t n) { return Args{at::rand({n, 4}), at::zeros({n}, at::kLong), c10::IValue(), int64_t{1}, int64_t{-100}}; }},
   };
   return all;
 }

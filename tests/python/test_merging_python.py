@@ -241,3 +241,25 @@ def test_layers_at_one_location_have_their_own_sizes():
 
     fast = run_both(forward, [(torch.randn(4, 3), depth) for depth in [3, 3, 1, 2, 3]])
     assert lockstep.stats(fast)["nodes"] <= 3 * 2
+
+
+def test_new_sizes_are_not_waited_for():
+    """What an op makes of other sizes is inferred, and is what eager makes: values and strides."""
+
+    def step(x, w):
+        h = torch.tanh(x @ w.t()) * 0.5 + x
+        parts = torch.cat([h, x.relu()], 1)
+        return parts.softmax(-1).sum(0), (h > 0).float().t() @ h
+
+    fast = lockstep.function(step, when="always")
+    w = torch.randn(6, 6)
+    for n in (3, 3, 3):
+        fast(torch.randn(n, 6), w)
+    lockstep.reset_stats(fast)
+    for n in range(4, 40):
+        x = torch.randn(n, 6)
+        for own, eager in zip(fast(x, w), step(x, w), strict=True):
+            assert torch.equal(own, eager) and own.stride() == eager.stride()
+    stats = lockstep.stats(fast)
+    assert stats["eager_ops"] == 0
+    assert stats["waits"] <= stats["calls"], "more than the one at the end of each call"
