@@ -53,6 +53,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -183,7 +184,9 @@ bool depends_on_values(const Signature& known, at::ArrayRef<c10::IValue> args, c
 // Elementwise, all tensors of one size and dense: so is the result.
 bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                        const std::vector<bool>& varies) {
-  const bool is_elementwise = learned.op->is_pointwise || learned.op->base == "aten::_to_copy";
+  const auto& name = learned.op->base;
+  const bool is_elementwise = learned.op->is_pointwise || name == "aten::_to_copy" || name == "aten::zeros_like" ||
+                              name == "aten::ones_like";
   if (!is_elementwise || known.outputs.size() > 1 || depends_on_values(known, args, varies)) return false;
   const Layout* space = nullptr;
   for (const auto& input : learned.inputs) {
@@ -261,15 +264,94 @@ bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c
   return true;
 }
 
+// ---- ops of their own: the size of a result that is dense and new
+
+using Sizes = c10::SmallVector<int64_t, 5>;
+using Inputs = std::vector<Layout>;
+using SizesOf = std::optional<Sizes> (*)(const Inputs& inputs, at::ArrayRef<c10::IValue> args);
+
+std::optional<Sizes> sizes_in(const c10::IValue& value) {
+  if (!value.isIntList()) return std::nullopt;
+  const auto sizes = value.toIntVector();
+  return Sizes(sizes.begin(), sizes.end());
+}
+std::optional<Sizes> as_second_argument(const Inputs& inputs, at::ArrayRef<c10::IValue> args) { return sizes_in(args[1]); }
+
+std::optional<Sizes> of_embedding(const Inputs& inputs, at::ArrayRef<c10::IValue> args) {
+  if (inputs[0].sizes.size() != 2) return std::nullopt;
+  Sizes sizes = inputs[1].sizes;
+  sizes.push_back(inputs[0].sizes[1]);
+  return sizes;
+}
+std::optional<Sizes> of_embedding_backward(const Inputs& inputs, at::ArrayRef<c10::IValue> args) {
+  if (!args[2].isInt() || inputs[0].sizes.empty()) return std::nullopt;
+  return Sizes{args[2].toInt(), inputs[0].sizes.back()};
+}
+std::optional<Sizes> of_index_select(const Inputs& inputs, at::ArrayRef<c10::IValue> args) {
+  Sizes sizes = inputs[0].sizes;
+  const int64_t rank = static_cast<int64_t>(sizes.size());
+  const int64_t dim = args[1].toInt() < 0 ? args[1].toInt() + rank : args[1].toInt();
+  if (dim < 0 || dim >= rank) return std::nullopt;
+  sizes[dim] = inputs[1].numel();
+  return sizes;
+}
+std::optional<Sizes> of_stack(const Inputs& inputs, at::ArrayRef<c10::IValue> args) {
+  for (const auto& input : inputs)
+    if (input.sizes != inputs[0].sizes || !has_standard_strides(input)) return std::nullopt;
+  Sizes sizes = inputs[0].sizes;
+  const int64_t rank = static_cast<int64_t>(sizes.size()) + 1;
+  const int64_t dim = args[1].toInt() < 0 ? args[1].toInt() + rank : args[1].toInt();
+  if (dim < 0 || dim >= rank) return std::nullopt;
+  sizes.insert(sizes.begin() + dim, static_cast<int64_t>(inputs.size()));
+  return sizes;
+}
+
+SizesOf find_rule(const graph::OpInfo& op) {
+  static const std::unordered_map<std::string_view, SizesOf> table = {
+      {"aten::embedding", &of_embedding},
+      {"aten::embedding_dense_backward", &of_embedding_backward},
+      {"aten::index_select", &of_index_select},
+      {"aten::stack", &of_stack},
+      {"aten::slice_backward", &as_second_argument},
+      {"aten::select_backward", &as_second_argument},
+      {"aten::new_zeros", &as_second_argument},
+  };
+  const auto row = table.find(op.name);
+  return row == table.end() ? nullptr : row->second;
+}
+
+bool infer_by_rule(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
+                   const std::vector<bool>& varies) {
+  const auto rule = find_rule(*learned.op);
+  if (!rule || known.outputs.size() != 1 || !has_standard_strides(known.outputs[0])) return false;
+  if (learned.op->base == "aten::new_zeros" && std::any_of(varies.begin() + 2, varies.end(), [](bool v) { return v; }))
+    return false;  // another type, perhaps
+  const auto sizes = rule(learned.inputs, args);
+  if (!sizes || sizes->size() != known.outputs[0].sizes.size()) return false;
+  Layout output = known.outputs[0];
+  output.sizes = *sizes;
+  output.strides.resize(sizes->size());
+  int64_t stride = 1;
+  for (size_t dim = sizes->size(); dim-- > 0; stride *= std::max<int64_t>((*sizes)[dim], 1)) output.strides[dim] = stride;
+  output.storage_bytes = output.numel() * static_cast<int64_t>(c10::elementSize(output.dtype));
+  learned.outputs.push_back(std::move(output));
+  return true;
+}
+
+// Fills one tensor with random numbers: nothing comes out.
+bool only_draws(const Signature& known) {
+  return known.op->writes && known.op->draws && known.outputs.empty() && known.inputs.size() == 1;
+}
+
 }  // namespace
 
 bool infer_results(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies) {
-  if (learned.op->draws || learned.op->returns_out || !known.list_sizes.empty() || !is_alike(learned, known)) return false;
-  if (!infer_elementwise(learned, known, args, varies)) {
-    learned.outputs.clear();
-    if (!infer_structured(learned, known, args)) return false;
-  }
+  if (learned.op->returns_out || !known.list_sizes.empty() || !is_alike(learned, known)) return false;
+  if (learned.op->draws ? !only_draws(known)
+                        : !infer_elementwise(learned, known, args, varies) &&
+                              !infer_by_rule(learned, known, args, varies) && !infer_structured(learned, known, args))
+    return false;
   learned.version_bumps = known.version_bumps;
   learned.output_versions = known.output_versions;
   return true;

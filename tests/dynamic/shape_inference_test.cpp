@@ -71,6 +71,15 @@ const std::vector<Case>& cases() {
       {"aten::_log_softmax", &softmax_args},
       {"aten::_softmax_backward_data", [](int64_t n) { return Args{at::rand({n, 5}), at::rand({n, 5}), int64_t{-1}, static_cast<int64_t>(at::kFloat)}; }},
       {"aten::cat", [](int64_t n) { return Args{std::vector<at::Tensor>{at::rand({n, 2}), at::rand({3, 2})}, int64_t{0}}; }},
+      {"aten::embedding", [](int64_t n) { return Args{at::rand({9, 4}), at::zeros({n, 3}, at::kLong), int64_t{-1}, false, false}; }},
+      {"aten::embedding_dense_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::zeros({n}, at::kLong), int64_t{9}, int64_t{-1}, false}; }},
+      {"aten::index_select", [](int64_t n) { return Args{at::rand({4, 9}).t(), int64_t{-2}, at::zeros({n}, at::kLong)}; }},
+      {"aten::stack", [](int64_t n) { return Args{std::vector<at::Tensor>{at::rand({n, 2}), at::rand({n, 2})}, int64_t{1}}; }},
+      {"aten::slice_backward", [](int64_t n) { return Args{at::rand({n, 2}), std::vector<int64_t>{40, 2}, int64_t{0}, int64_t{0}, n, int64_t{1}}; }},
+      {"aten::select_backward", [](int64_t n) { return Args{at::rand({n}), std::vector<int64_t>{n, 5}, int64_t{1}, int64_t{2}}; }},
+      {"aten::new_zeros", [](int64_t n) { return Args{at::rand({2}), std::vector<int64_t>{n, 5}, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
+      {"aten::zeros_like", [](int64_t n) { return Args{at::rand({n, 3}), c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
+      {"aten::_to_copy", [](int64_t n) { return Args{at::rand({n, 3}), static_cast<int64_t>(at::kDouble), c10::IValue(), c10::IValue(), c10::IValue(), false, c10::IValue()}; }},
       {"aten::gather", [](int64_t n) { return Args{at::rand({n, 4}), int64_t{1}, at::zeros({n, 2}, at::kLong), false}; }},
       {"aten::index_add", [](int64_t n) { return Args{at::rand({8, 4}), int64_t{0}, at::zeros({n}, at::kLong), at::rand({n, 4}), 1}; }},
       {"aten::index_add_", [](int64_t n) { return Args{at::rand({8, 4}), int64_t{0}, at::zeros({n}, at::kLong), at::rand({n, 4}), 1}; }},
@@ -119,8 +128,9 @@ TEST(ShapeInference, SaysNothingWhereItIsNotCertain) {
   EXPECT_FALSE(is_inferred("aten::mul.Tensor", {f({2}), f({2})}, {f({3}), i({3})})) << "another type";
   EXPECT_FALSE(is_inferred("aten::mul.Tensor", {f({2}), f({2})}, {f({3, 1}), f({3})})) << "another rank";
   EXPECT_FALSE(is_inferred("aten::add_.Tensor", {f({2}), f({2}), 1}, {f({1}), f({3}), 1})) << "it will raise";
-  EXPECT_FALSE(is_inferred("aten::bernoulli_.float", {f({2}), 0.5, c10::IValue()}, {f({3}), 0.5, c10::IValue()}))
-      << "it draws";
+  EXPECT_FALSE(is_inferred("aten::bernoulli", {f({2}), c10::IValue()}, {f({3}), c10::IValue()})) << "it draws";
+  EXPECT_TRUE(is_inferred("aten::bernoulli_.float", {f({2}), 0.5, c10::IValue()}, {f({3}), 0.5, c10::IValue()}))
+      << "it draws, and nothing comes out";
   EXPECT_FALSE(is_inferred("aten::nonzero", {f({2})}, {f({3})})) << "it depends on data";
   EXPECT_FALSE(is_inferred("aten::clone", {f({2, 2}), c10::IValue()}, {f({3, 2}), c10::IValue()}, {false, true}))
       << "the memory format varies";
