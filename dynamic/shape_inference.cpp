@@ -25,6 +25,7 @@
 #include <ATen/ops/gelu_backward_meta_dispatch.h>
 #include <ATen/ops/gt_meta_dispatch.h>
 #include <ATen/ops/index_add_meta_dispatch.h>
+#include <ATen/ops/index_meta_dispatch.h>
 #include <ATen/ops/le_meta_dispatch.h>
 #include <ATen/ops/leaky_relu_meta_dispatch.h>
 #include <ATen/ops/leaky_relu_backward_meta_dispatch.h>
@@ -92,6 +93,7 @@ const c10::KernelFunction* find_structured(const graph::OpInfo& op) {
       {"_log_softmax_backward_data", shape_of(&at::meta::_log_softmax_backward_data)},
       {"cat", shape_of(&at::meta::cat)},
       {"gather", shape_of(&at::meta::gather)},
+      {"index.Tensor", shape_of(&at::meta::index)},
       {"index_add", shape_of(&at::meta::index_add)},
       {"scatter_add", shape_of(&at::meta::scatter_add)},
       {"add.Tensor", shape_of(&at::meta::add)},

@@ -21,8 +21,9 @@ Signature signature_of(const graph::OpInfo& op, const Args& args) {
   signature.words = {0};
   for (const auto& arg : args) {
     if (arg.isTensor()) signature.inputs.push_back(graph::layout_of(arg.toTensor()));
-    if (arg.isTensorList())
-      for (const auto& tensor : arg.toTensorVector()) signature.inputs.push_back(graph::layout_of(tensor));
+    if (arg.isList() && !arg.isIntList())
+      for (const auto& item : arg.toListRef())
+        signature.inputs.push_back(item.isTensor() ? graph::layout_of(item.toTensor()) : graph::Layout{});
   }
   return signature;
 }
@@ -44,6 +45,12 @@ struct Case {
   const char* op;
   std::function<Args(int64_t n)> make;
 };
+
+c10::IValue indices(std::vector<std::optional<at::Tensor>> each) {
+  c10::List<std::optional<at::Tensor>> list;
+  for (auto& one : each) list.push_back(std::move(one));
+  return list;
+}
 
 Args softmax_args(int64_t n) { return {at::rand({n, 5}), int64_t{-1}, false}; }
 
@@ -80,6 +87,10 @@ const std::vector<Case>& cases() {
       {"aten::new_zeros", [](int64_t n) { return Args{at::rand({2}), std::vector<int64_t>{n, 5}, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
       {"aten::zeros_like", [](int64_t n) { return Args{at::rand({n, 3}), c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
       {"aten::_to_copy", [](int64_t n) { return Args{at::rand({n, 3}), static_cast<int64_t>(at::kDouble), c10::IValue(), c10::IValue(), c10::IValue(), false, c10::IValue()}; }},
+      {"aten::index.Tensor", [](int64_t n) { return Args{at::rand({9, 4}), indices({at::zeros({n}, at::kLong)})}; }},
+      {"aten::index.Tensor", [](int64_t n) { return Args{at::rand({4, 9}).t(), indices({at::zeros({n, 2}, at::kLong)})}; }},
+      {"aten::index.Tensor", [](int64_t n) { return Args{at::rand({9, n, 4}), indices({{}, at::zeros({5}, at::kLong)})}; }},
+      {"aten::index.Tensor", [](int64_t n) { return Args{at::rand({9, 7}), indices({at::zeros({n}, at::kLong), at::zeros({n}, at::kLong)})}; }},
       {"aten::gather", [](int64_t n) { return Args{at::rand({n, 4}), int64_t{1}, at::zeros({n, 2}, at::kLong), false}; }},
       {"aten::index_add", [](int64_t n) { return Args{at::rand({8, 4}), int64_t{0}, at::zeros({n}, at::kLong), at::rand({n, 4}), 1}; }},
       {"aten::index_add_", [](int64_t n) { return Args{at::rand({8, 4}), int64_t{0}, at::zeros({n}, at::kLong), at::rand({n, 4}), 1}; }},
