@@ -532,9 +532,9 @@ void Session::lead_resizing(const OpInfo& op, torch::jit::Stack* stack, graph::N
 // Scalars and sizes that depend only on values at rest: computed where they are needed, at once.
 bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
   if (op.draws) return false;
-  if (function_->fuses && !dynamic::rounds_as_eager(op)) return false;  // whether it is at rest is a matter of time
   for (const auto& output : signature.outputs)
     if (output.numel() > (c10::isIntegralType(output.dtype, true) ? kHostElements : 1)) return false;
+  if (function_->fuses && !dynamic::rounds_as_eager(op)) return false;  // whether it is at rest is a matter of time
   const auto& channel = runner_.channel();
   for (const auto& view : operands_) {
     if (!view.storage) continue;

@@ -161,6 +161,20 @@ bool has_standard_strides(const Layout& layout) {
   return true;
 }
 
+using Sizes = c10::SmallVector<int64_t, 5>;
+
+// The known op's only result with other sizes. False where that one was not dense, or of another rank.
+bool add_dense_result(Signature& learned, const Signature& known, const Sizes& sizes) {
+  Layout output = known.outputs[0];
+  if (sizes.size() != output.sizes.size() || !has_standard_strides(output)) return false;
+  output.sizes = sizes;
+  int64_t stride = 1;
+  for (size_t dim = sizes.size(); dim-- > 0; stride *= std::max<int64_t>(sizes[dim], 1)) output.strides[dim] = stride;
+  output.storage_bytes = output.numel() * static_cast<int64_t>(c10::elementSize(output.dtype));
+  learned.outputs.push_back(std::move(output));
+  return true;
+}
+
 // Scalars may decide on the type of the result where that is not floating, constants on its order.
 bool depends_on_values(const Signature& known, at::ArrayRef<c10::IValue> args, const std::vector<bool>& varies) {
   const auto& op = *known.op;
@@ -197,14 +211,7 @@ bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<
     space = &input;
   }
   if (!space || space->numel() == 0) return false;
-  for (auto output : known.outputs) {
-    if (output.sizes.size() != space->sizes.size() || !has_standard_strides(output)) return false;
-    output.sizes = space->sizes;
-    output.strides = space->strides;
-    output.storage_bytes = space->numel() * static_cast<int64_t>(c10::elementSize(output.dtype));
-    learned.outputs.push_back(std::move(output));
-  }
-  return true;
+  return known.outputs.empty() || add_dense_result(learned, known, space->sizes);
 }
 
 class SilentHandler final : public c10::WarningHandler {
@@ -268,7 +275,6 @@ bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c
 
 // ---- ops of their own: the size of a result that is dense and new
 
-using Sizes = c10::SmallVector<int64_t, 5>;
 using Inputs = std::vector<Layout>;
 using SizesOf = std::optional<Sizes> (*)(const Inputs& inputs, at::ArrayRef<c10::IValue> args);
 
@@ -276,6 +282,11 @@ std::optional<Sizes> sizes_in(const c10::IValue& value) {
   if (!value.isIntList()) return std::nullopt;
   const auto sizes = value.toIntVector();
   return Sizes(sizes.begin(), sizes.end());
+}
+// Counted from the end where it is negative; nothing where there is no such dim.
+std::optional<int64_t> dim_in(const c10::IValue& value, size_t count) {
+  const auto rank = static_cast<int64_t>(count), dim = value.toInt() < 0 ? value.toInt() + rank : value.toInt();
+  return dim < 0 || dim >= rank ? std::nullopt : std::optional(dim);
 }
 std::optional<Sizes> as_second_argument(const Inputs& inputs, at::ArrayRef<c10::IValue> args) { return sizes_in(args[1]); }
 
@@ -291,20 +302,18 @@ std::optional<Sizes> of_embedding_backward(const Inputs& inputs, at::ArrayRef<c1
 }
 std::optional<Sizes> of_index_select(const Inputs& inputs, at::ArrayRef<c10::IValue> args) {
   Sizes sizes = inputs[0].sizes;
-  const int64_t rank = static_cast<int64_t>(sizes.size());
-  const int64_t dim = args[1].toInt() < 0 ? args[1].toInt() + rank : args[1].toInt();
-  if (dim < 0 || dim >= rank) return std::nullopt;
-  sizes[dim] = inputs[1].numel();
+  const auto dim = dim_in(args[1], sizes.size());
+  if (!dim) return std::nullopt;
+  sizes[*dim] = inputs[1].numel();
   return sizes;
 }
 std::optional<Sizes> of_stack(const Inputs& inputs, at::ArrayRef<c10::IValue> args) {
   for (const auto& input : inputs)
     if (input.sizes != inputs[0].sizes || !has_standard_strides(input)) return std::nullopt;
   Sizes sizes = inputs[0].sizes;
-  const int64_t rank = static_cast<int64_t>(sizes.size()) + 1;
-  const int64_t dim = args[1].toInt() < 0 ? args[1].toInt() + rank : args[1].toInt();
-  if (dim < 0 || dim >= rank) return std::nullopt;
-  sizes.insert(sizes.begin() + dim, static_cast<int64_t>(inputs.size()));
+  const auto dim = dim_in(args[1], sizes.size() + 1);
+  if (!dim) return std::nullopt;
+  sizes.insert(sizes.begin() + *dim, static_cast<int64_t>(inputs.size()));
   return sizes;
 }
 
@@ -325,19 +334,11 @@ SizesOf find_rule(const graph::OpInfo& op) {
 bool infer_by_rule(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies) {
   const auto rule = find_rule(*learned.op);
-  if (!rule || known.outputs.size() != 1 || !has_standard_strides(known.outputs[0])) return false;
+  if (!rule || known.outputs.size() != 1) return false;
   if (learned.op->base == "aten::new_zeros" && std::any_of(varies.begin() + 2, varies.end(), [](bool v) { return v; }))
     return false;  // another type, perhaps
   const auto sizes = rule(learned.inputs, args);
-  if (!sizes || sizes->size() != known.outputs[0].sizes.size()) return false;
-  Layout output = known.outputs[0];
-  output.sizes = *sizes;
-  output.strides.resize(sizes->size());
-  int64_t stride = 1;
-  for (size_t dim = sizes->size(); dim-- > 0; stride *= std::max<int64_t>((*sizes)[dim], 1)) output.strides[dim] = stride;
-  output.storage_bytes = output.numel() * static_cast<int64_t>(c10::elementSize(output.dtype));
-  learned.outputs.push_back(std::move(output));
-  return true;
+  return sizes && add_dense_result(learned, known, *sizes);
 }
 
 // Fills one tensor with random numbers: nothing comes out.

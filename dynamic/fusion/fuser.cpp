@@ -55,17 +55,17 @@ const graph::Node* producer_of(const FusedGroup& group, int buffer) {
 
 }  // namespace
 
-void Fuser::run_fused(const FusedGroup& events, Plan& plan, const jit::Kernel& kernel) {
-  const auto& group = plan.group;
-  if (!plan.prepared) plan.prepared = kernel.prepare_calls({{}, group.call_sizes(), group.call_strides(), {}});
+void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& kernel) {
+  const auto& spec = plan.group;
+  if (!plan.prepared) plan.prepared = kernel.prepare_calls({{}, spec.call_sizes(), spec.call_strides(), {}});
   c10::SmallVector<void*, 16> buffers;
   c10::SmallVector<jit::ScalarValue, 16> scalars;
-  for (size_t b = 0; b < group.buffers.size(); ++b) {
-    const auto& use = events.buffers()[group.buffers[b]];
+  for (size_t b = 0; b < spec.buffers.size(); ++b) {
+    const auto& use = group.buffers()[spec.buffers[b]];
     auto* storage = use.storage;
-    const bool is_map = events.is_innermost() && dynamic::is_map(*use.layout);
+    const bool is_map = group.is_innermost() && dynamic::is_map(*use.layout);
     if (use.is_produced && !is_hidden(*storage) && !storage->data()) {
-      const AllocationScope allocation(producer_of(events, group.buffers[b]));
+      const AllocationScope allocation(producer_of(group, spec.buffers[b]));
       auto memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
       if (is_map) {
         hide(*storage, std::move(memory), use.layout->sizes);
@@ -74,9 +74,9 @@ void Fuser::run_fused(const FusedGroup& events, Plan& plan, const jit::Kernel& k
       }
     }
     void* memory = is_map ? hidden_memory(*storage) : const_cast<void*>(storage->data());
-    buffers.push_back(static_cast<char*>(memory) + use.offset * jit::bytes_of(group.spec.buffers[b].type));
+    buffers.push_back(static_cast<char*>(memory) + use.offset * jit::bytes_of(spec.spec.buffers[b].type));
   }
-  for (const auto& use : group.scalars) scalars.push_back(scalar_value(*events.events()[use.event], use));
+  for (const auto& use : spec.scalars) scalars.push_back(scalar_value(*group.events()[use.event], use));
   kernel.run(*plan.prepared, buffers, scalars);
 }
 

@@ -153,8 +153,8 @@ void copy_into(const StorageRef& twin, const at::Tensor& result, const Layout& p
 bool is_innermost(const at::Tensor& result, const Layout& promised) {
   return result.defined() && result.dim() == 4 && !result.is_contiguous() &&
          result.is_contiguous(at::MemoryFormat::ChannelsLast) &&
-         is_whole_map(promised, promised.offset, promised.storage_bytes) && result.scalar_type() == promised.dtype && result.sizes() == promised.sizes && result.storage_offset() == 0 &&
-         !result.is_conj() && !result.is_neg() && static_cast<int64_t>(result.storage().nbytes()) == promised.storage_bytes;
+         is_whole_map(promised, promised.offset, promised.storage_bytes) && result.scalar_type() == promised.dtype &&
+         result.sizes() == promised.sizes && result.storage_offset() == 0 && !result.is_conj() && !result.is_neg() && static_cast<int64_t>(result.storage().nbytes()) == promised.storage_bytes;
 }
 
 void deliver(Event& event, std::vector<at::Tensor>& results) {

@@ -220,10 +220,9 @@ def _known_memory() -> dict[int, tuple[str, int]]:
     tensors = [o for o in objects if issubclass(type(o), torch.Tensor)]
     for module in objects:
         if issubclass(type(module), torch.nn.Module):
-            for tensor in [*module.__dict__.get("_parameters", {}).values()]:
-                note("weights", tensor)
-            for tensor in [*module.__dict__.get("_buffers", {}).values()]:
-                note("weights", tensor)
+            for kind in ("_parameters", "_buffers"):
+                for tensor in list(module.__dict__.get(kind, {}).values()):
+                    note("weights", tensor)
     for tensor in tensors:
         if issubclass(type(tensor), torch.nn.Parameter):
             note("weights", tensor)
