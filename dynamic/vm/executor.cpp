@@ -60,7 +60,8 @@ torch::jit::Stack build_arguments(const Event& event, bool takes_hidden) {
   auto take = [&] {
     const size_t i = next++;
     const auto& operand = event.operands[i];
-    auto tensor = operand.same_as >= 0 ? built.at(operand.same_as) : operand_tensor(operand, event.signature->inputs[i], takes_hidden);
+    auto tensor = operand.same_as >= 0 ? built.at(operand.same_as)
+                                       : operand_tensor(operand, event.signature->inputs[i], takes_hidden);
     if (some_come_again) built.push_back(tensor);
     return tensor;
   };
@@ -154,7 +155,8 @@ bool is_innermost(const at::Tensor& result, const Layout& promised) {
   return result.defined() && result.dim() == 4 && !result.is_contiguous() &&
          result.is_contiguous(at::MemoryFormat::ChannelsLast) &&
          is_whole_map(promised, promised.offset, promised.storage_bytes) && result.scalar_type() == promised.dtype &&
-         result.sizes() == promised.sizes && result.storage_offset() == 0 && !result.is_conj() && !result.is_neg() && static_cast<int64_t>(result.storage().nbytes()) == promised.storage_bytes;
+         result.sizes() == promised.sizes && result.storage_offset() == 0 && !result.is_conj() &&
+         !result.is_neg() && static_cast<int64_t>(result.storage().nbytes()) == promised.storage_bytes;
 }
 
 void deliver(Event& event, std::vector<at::Tensor>& results) {
