@@ -49,17 +49,33 @@ bool computes_in_result_type(const Layout& input, const Layout& target) {
 bool is_plain(const Layout& layout) { return jit_type(layout.dtype) && !layout.conj && !layout.neg; }
 
 constexpr size_t kMaxRank = 8;
+constexpr int64_t kShortestRow = 8;  // worth a vector
+
+bool is_innermost_dim(const Layout& layout, int dim) { return layout.strides[dim] == 1 && layout.sizes[dim] > 1; }
+
+// The first result fills the space; further ones have one value a row.
+bool has_results_by_row(const graph::Signature& signature, int folded) {
+  for (size_t i = 1; i < signature.outputs.size(); ++i) {
+    const auto& output = signature.outputs[i];
+    auto sizes = signature.outputs[0].sizes;
+    sizes[folded] = 1;
+    if (!output.is_defined() || output.sizes != sizes || !is_plain(output) || !is_without_overlap(output) ||
+        output.storage_group != static_cast<int>(i))
+      return false;
+  }
+  return true;
+}
 
 FusionFacts find_facts(const Event& event) {
   const auto& signature = *event.signature;
   FusionFacts facts;
   facts.id = next_id.fetch_add(1, std::memory_order_relaxed);
   if (signature.aliases_input || signature.resizes || signature.special || signature.warns ||
-      !signature.list_sizes.empty() || signature.outputs.size() > 1)
+      !signature.list_sizes.empty())
     return facts;
   const auto& op = *event.node->op;
   const auto* row = find_op_row(op);
-  if (!row) return facts;
+  if (!row || (signature.outputs.size() > 1 && !row->folds)) return facts;
   int operand = 0;
   for (const auto& slot : op.args) {
     if (slot.kind == graph::ArgKind::kTensorList || slot.kind == graph::ArgKind::kOptionalTensorList) return facts;
@@ -79,6 +95,12 @@ FusionFacts find_facts(const Event& event) {
     if (!copies && !computes_in_result_type(input, *facts.target)) return facts;
   }
   if (row->accepts && !row->accepts(event)) return facts;
+  if (row->folds) {
+    facts.folded = row->folds(event);
+    if (facts.folded < 0 || facts.target->sizes.empty() || !is_innermost_dim(*facts.target, facts.folded) ||
+        facts.target->sizes[facts.folded] < kShortestRow || !has_results_by_row(signature, facts.folded))
+      return facts;
+  }
   facts.row = row;
   return facts;
 }
@@ -117,6 +139,12 @@ bool FusedGroup::overlaps_another_layout(const Event& event, const FusionFacts& 
   return false;
 }
 
+// All that fold fold the same dim, which is innermost in the group's space.
+bool FusedGroup::folds_as_the_others(const FusionFacts& facts) const {
+  if (facts.folded < 0) return true;
+  return folded_ < 0 ? is_innermost_dim(*facts_[0]->target, facts.folded) : folded_ == facts.folded;
+}
+
 // The next round of a loop (over parameters, mostly), which has nothing to do with the one before it.
 bool FusedGroup::begins_another_round(const Event& event) const {
   for (const auto& operand : event.operands)
@@ -143,9 +171,10 @@ bool FusedGroup::try_add(Event& event) {
   const auto& facts = facts_of(event);
   if (!facts.row) return false;
   if (!events_.empty()) {
-    if (events_.size() >= kMaxEvents || buffers_.size() + event.operands.size() + 1 > kMaxBuffers) return false;
+    const size_t brought = event.operands.size() + event.outputs.size();
+    if (events_.size() >= kMaxEvents || buffers_.size() + brought > kMaxBuffers) return false;
     if (event.float_mode != events_[0]->float_mode || facts.target->sizes != facts_[0]->target->sizes ||
-        begins_another_round(event))
+        !folds_as_the_others(facts) || begins_another_round(event))
       return false;
   }
   if (has_loose_tensor(event) || overlaps_another_layout(event, facts)) return false;
@@ -161,13 +190,11 @@ bool FusedGroup::try_add(Event& event) {
     }
     wiring_.push_back(buffer);
   }
-  int result = -1;
-  if (facts.written < 0) {
-    result = static_cast<int>(buffers_.size());
-    buffers_.push_back({event.outputs[0].get(), facts.target->offset, facts.target, /*is_produced=*/true,
+  first_result_.push_back(static_cast<int>(buffers_.size()));
+  for (const auto& output : event.signature->outputs)
+    buffers_.push_back({event.outputs[output.storage_group].get(), output.offset, &output, /*is_produced=*/true,
                         /*is_written=*/true, /*held=*/1});
-  }
-  results_.push_back(result);
+  if (facts.folded >= 0) folded_ = facts.folded;
   return true;
 }
 
@@ -202,9 +229,9 @@ void FusedGroup::settle_order() {
   is_innermost_ = std::any_of(buffers_.begin(), buffers_.end(),
                               [](const BufferUse& buffer) { return is_hidden(*buffer.storage); });
   if (!is_innermost_) return;
-  is_innermost_ = events_[0]->may_hide() && std::all_of(buffers_.begin(), buffers_.end(), [this](const BufferUse& buffer) {
-    return can_be_innermost(buffer);
-  });
+  is_innermost_ = folded_ < 0 && events_[0]->may_hide() &&
+                  std::all_of(buffers_.begin(), buffers_.end(),
+                              [this](const BufferUse& buffer) { return can_be_innermost(buffer); });
   if (is_innermost_) return;
   for (const auto& buffer : buffers_) restore(*buffer.storage);
 }
@@ -233,13 +260,20 @@ GroupKey FusedGroup::key() {
   return key;
 }
 
+const graph::Node* FusedGroup::producer_of(int buffer) const {
+  for (size_t event = events_.size(); event-- > 0;)
+    if (first_result_[event] <= buffer) return buffers_[buffer].is_produced ? events_[event]->node : nullptr;
+  return nullptr;
+}
+
 void FusedGroup::clear() {
   events_.clear();
   facts_.clear();
   buffers_.clear();
   first_wire_.clear();
   wiring_.clear();
-  results_.clear();
+  first_result_.clear();
+  folded_ = -1;
 }
 
 }  // namespace lockstep::dynamic

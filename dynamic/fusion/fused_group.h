@@ -15,8 +15,9 @@ namespace lockstep::dynamic {
 // What the signature of an op says about fusing it; made once for each signature.
 struct FusionFacts {
   const OpRow* row = nullptr;             // null: cannot be fused
-  const graph::Layout* target = nullptr;  // what it makes or writes: the space that it iterates over
+  const graph::Layout* target = nullptr;  // what it makes first or writes: the space that it iterates over
   int written = -1;                       // the operand that it writes, or -1
+  int folded = -1;                        // the dim that it folds, or -1; later results have size 1 there
   int64_t id = 0;                         // unique in the process
 };
 
@@ -47,9 +48,12 @@ class FusedGroup {
   bool is_empty() const { return events_.empty(); }
   const std::vector<Event*>& events() const { return events_; }
   const std::vector<BufferUse>& buffers() const { return buffers_; }
-  // Buffer of an operand, -1 for a number or nothing; buffer of the result, -1 where an operand is written.
+  // Buffer of an operand, -1 for a number or nothing; buffer of a result, none where an operand is written.
   int buffer_of(int event, int operand) const { return wiring_[first_wire_[event] + operand]; }
-  int result_of(int event) const { return results_[event]; }
+  int result_of(int event, int result = 0) const { return first_result_[event] + result; }
+  const graph::Node* producer_of(int buffer) const;  // null: none of the group's
+  // The dim that some of its events fold, innermost in memory; -1: all are pointwise.
+  int folded() const { return folded_; }
   const FusionFacts& facts(int event) const { return *facts_[event]; }
 
   // Maps stay as they lie where all of the group are hidden, or can be; else they are restored. To be called before key().
@@ -66,13 +70,15 @@ class FusedGroup {
   bool overlaps_another_layout(const Event& event, const FusionFacts& facts) const;
   bool begins_another_round(const Event& event) const;
   bool can_be_innermost(const BufferUse& buffer) const;
+  bool folds_as_the_others(const FusionFacts& facts) const;
 
   std::unordered_map<const graph::Signature*, FusionFacts> known_;
   uint64_t epoch_ = 0;
   std::vector<Event*> events_;
   std::vector<const FusionFacts*> facts_;
   std::vector<BufferUse> buffers_;
-  std::vector<int> first_wire_, wiring_, results_;
+  std::vector<int> first_wire_, wiring_, first_result_;
+  int folded_ = -1;
   std::vector<bool> wanted_;
   bool is_innermost_ = false;  // its maps have their channels innermost
 };

@@ -45,16 +45,6 @@ Fuser::Plan& Fuser::find_plan(FusedGroup& group) {
   return plan;
 }
 
-namespace {
-
-const graph::Node* producer_of(const FusedGroup& group, int buffer) {
-  for (size_t event = 0; event < group.events().size(); ++event)
-    if (group.result_of(static_cast<int>(event)) == buffer) return group.events()[event]->node;
-  return nullptr;
-}
-
-}  // namespace
-
 void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& kernel) {
   const auto& spec = plan.group;
   if (!plan.prepared) plan.prepared = kernel.prepare_calls({{}, spec.call_sizes(), spec.call_strides(), {}});
@@ -65,7 +55,7 @@ void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& ke
     auto* storage = use.storage;
     const bool is_map = group.is_innermost() && dynamic::is_map(*use.layout);
     if (use.is_produced && !is_hidden(*storage) && !storage->data()) {
-      const AllocationScope allocation(producer_of(group, spec.buffers[b]));
+      const AllocationScope allocation(group.producer_of(spec.buffers[b]));
       auto memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
       if (is_map) {
         hide(*storage, std::move(memory), use.layout->sizes);
@@ -115,7 +105,7 @@ bool Fuser::try_run_fused(FusedGroup& group) {
 void Fuser::run_alone(Event& event) {
   const bool is_run = single_.try_add(event) && try_run_fused(single_);
   single_.clear();
-  if (!is_run) execute(event, /*is_pointwise=*/true);
+  if (!is_run) execute(event, is_pointwise(*event.node->op));
 }
 
 void Fuser::run(Event*& failed) {

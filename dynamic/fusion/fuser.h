@@ -26,7 +26,6 @@ class Fuser {
  public:
   // Whether the event joins the group that waits.
   bool try_add(Event& event) { return group_.try_add(event); }
-  static bool is_pointwise(const Event& event) { return find_op_row(*event.node->op); }
   bool is_independent(const Event& event) const { return group_.is_independent(event); }
   const Event* first() const { return group_.events().front(); }
   void clear() {

@@ -25,7 +25,8 @@ struct Nest {
   std::vector<std::vector<int64_t>> strides;  // by buffer
 };
 
-// Outermost first as the target lies in memory; neighbours that every buffer walks as one are one.
+// Outermost first as the target lies in memory; neighbours that every buffer walks as one are one. A dim that is folded
+// stays by itself: what a sum comes to depends on nothing but its own size.
 Nest create_nest(const FusedGroup& group) {
   Layout space = *group.facts(0).target;
   if (group.is_innermost()) space.strides = innermost_strides(space.sizes);
@@ -39,7 +40,7 @@ Nest create_nest(const FusedGroup& group) {
   Nest nest;
   nest.strides.resize(all.size());
   for (const int dim : order) {
-    bool joins = !nest.sizes.empty();
+    bool joins = !nest.sizes.empty() && dim != group.folded();
     for (size_t b = 0; joins && b < all.size(); ++b)
       joins = nest.strides[b].back() == all[b][dim] * space.sizes[dim];
     if (joins) {
@@ -77,10 +78,10 @@ class SpecBuilder {
   GroupSpec build() {
     for (int e = 0; e < static_cast<int>(group_.events().size()); ++e) {
       OpBody body(
-          *group_.events()[e], e, group_.facts(e).written, *group_.facts(e).target, result_.spec,
+          *group_.events()[e], e, group_.facts(e).written, *group_.facts(e).target, group_.facts(e).folded, result_.spec,
           [&](int operand) { return read(group_.buffer_of(e, operand)); },
           [&](int operand, bool is_result, jit::ValueId value) {
-            current_[is_result ? group_.result_of(e) : group_.buffer_of(e, operand)] = value;
+            current_[is_result ? group_.result_of(e, operand) : group_.buffer_of(e, operand)] = value;
           },
           [&](ScalarUse use) { return use_scalar(use); });
       group_.facts(e).row->lower(body);

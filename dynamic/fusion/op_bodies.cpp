@@ -158,6 +158,53 @@ void clamp(OpBody& b) {
   b.finish(x);
 }
 
+// ---- along a row: softmax, normalisation
+
+template <int argument>
+int dim_at(const Event& event) {
+  const int64_t dim = event.args[argument].toInt(), rank = static_cast<int64_t>(event.signature->outputs[0].sizes.size());
+  return static_cast<int>(dim < 0 ? dim + rank : dim);
+}
+// Normalised over the last dim alone.
+int last_dim(const Event& event) {
+  if (event.args[1].toIntVector().size() != 1) return -1;
+  return static_cast<int>(event.signature->outputs[0].sizes.size()) - 1;
+}
+bool keeps_type(const Event& event) {
+  const auto& signature = *event.signature;
+  return computes_in_floats(event) && signature.inputs[0].dtype == signature.outputs[0].dtype;
+}
+
+void softmax(OpBody& b) {
+  const Value x = b.in(0), powers = b.unary(Op::k_exp, b.sub(x, b.largest_of_row(x)));
+  b.finish(b.div(powers, b.sum_of_row(powers)));
+}
+void softmax_backward(OpBody& b) {
+  const Value gradient = b.in(0), y = b.in(1);
+  b.finish(b.mul(b.sub(gradient, b.sum_of_row(b.mul(gradient, y))), y));
+}
+void log_softmax(OpBody& b) {
+  const Value x = b.in(0), below = b.sub(x, b.largest_of_row(x));
+  b.finish(b.sub(below, b.unary(Op::k_log, b.sum_of_row(b.unary(Op::k_exp, below)))));
+}
+void log_softmax_backward(OpBody& b) {
+  const Value gradient = b.in(0);
+  b.finish(b.sub(gradient, b.mul(b.unary(Op::k_exp, b.in(1)), b.sum_of_row(gradient))));
+}
+
+void layer_norm(OpBody& b) {
+  const Value x = b.in(0), size = b.number(b.row_size());
+  const Value mean = b.div(b.sum_of_row(x), size), centred = b.sub(x, mean);
+  const Value variance = b.div(b.sum_of_row(b.mul(centred, centred)), size);
+  const Value rstd = b.unary(Op::k_rsqrt, b.add(variance, b.number(b.argument(4).toScalar().toDouble())));
+  Value y = b.mul(centred, rstd);
+  if (b.is_given(1)) y = b.mul(y, b.in(1));
+  if (b.is_given(2)) y = b.add(y, b.in(2));
+  b.finish(0, y);
+  b.finish(1, mean);
+  b.finish(2, rstd);
+}
+
 // ---- copies
 
 void copy(OpBody& b) { b.finish(b.in_own_type(0)); }
@@ -236,6 +283,11 @@ const std::unordered_map<std::string_view, OpRow>& rows() {
       {"logical_or", {&binary<Op::k_bit_or>, {}, {}, &is_truth}},
       {"bitwise_and.Tensor", {&binary<Op::k_bit_and>, {}, {}, &is_truth}},
       {"bitwise_or.Tensor", {&binary<Op::k_bit_or>, {}, {}, &is_truth}},
+      {"_softmax", {&softmax, {}, {}, &keeps_type, &dim_at<1>}},
+      {"_softmax_backward_data", {&softmax_backward, {}, {}, &keeps_type, &dim_at<2>}},
+      {"_log_softmax", {&log_softmax, {}, {}, &keeps_type, &dim_at<1>}},
+      {"_log_softmax_backward_data", {&log_softmax_backward, {}, {}, &keeps_type, &dim_at<2>}},
+      {"native_layer_norm", {&layer_norm, {}, {4}, &keeps_type, &last_dim}},
       {"clone", {&copy, {}, {}}},
       {"_to_copy", {&copy, {}, {}}},
       {"copy_", {&copy_over, {}, {}}},
@@ -268,6 +320,11 @@ const OpRow* find_op_row(const graph::OpInfo& op) {
   return place->second;
 }
 
+bool is_pointwise(const graph::OpInfo& op) {
+  const auto* row = find_op_row(op);
+  return row && !row->folds;
+}
+
 bool rounds_as_eager(const graph::OpInfo& op) {
   thread_local std::unordered_map<const graph::OpInfo*, bool> known;
   const auto [place, is_new] = known.try_emplace(&op, true);
@@ -277,7 +334,8 @@ bool rounds_as_eager(const graph::OpInfo& op) {
   static const std::unordered_set<std::string_view> rounded = {
       "rsub", "lerp", "addcmul", "addcdiv", "pow", "exp", "expm1", "log", "log1p", "log2", "rsqrt", "tanh", "sigmoid",
       "erf", "sin", "cos", "leaky_relu_backward", "sigmoid_backward", "tanh_backward", "silu", "silu_backward", "gelu",
-      "gelu_backward"};
+      "gelu_backward", "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
+      "native_layer_norm"};
   std::string_view name = op.base;
   name.remove_prefix(name.find(':') + 2);
   if (name.ends_with('_')) name.remove_suffix(1);

@@ -1,7 +1,5 @@
 #include "dynamic/fusion/op_body.h"
 
-#include <algorithm>
-
 namespace lockstep::dynamic {
 
 std::optional<jit::DType> jit_type(c10::ScalarType type) {
@@ -40,10 +38,11 @@ OpBody::Value OpBody::in(int operand) {
 
 OpBody::Value OpBody::scalar(int argument) { return use_scalar_({index_, argument, -1, type()}); }
 
-void OpBody::finish(Value value) {
-  const auto wanted = *jit_type(target_.dtype);
+void OpBody::finish(int result, Value value) {
+  const bool is_result = written_ < 0;
+  const auto wanted = *jit_type(is_result ? event_.signature->outputs[result].dtype : target_.dtype);
   if (spec_.type_of(value) != wanted) value = spec_.cast(value, wanted);
-  write_(std::max(written_, 0), /*is_result=*/written_ < 0, value);
+  write_(is_result ? result : written_, is_result, value);
 }
 
 }  // namespace lockstep::dynamic

@@ -27,11 +27,12 @@ class OpBody {
   using Read = std::function<Value(int operand)>;
   using Write = std::function<void(int operand_or_result, bool is_result, Value value)>;
   using UseScalar = std::function<Value(ScalarUse)>;
-  // `written`: the operand that the op writes, or -1; `target`: the layout of that, or of its result.
-  OpBody(const Event& event, int index, int written, const graph::Layout& target, jit::KernelSpec& spec, Read read,
-         Write write, UseScalar use_scalar)
-      : event_(event), index_(index), written_(written), target_(target), spec_(spec), read_(std::move(read)),
-        write_(std::move(write)), use_scalar_(std::move(use_scalar)) {}
+  // `written`: the operand that the op writes, or -1; `target`: the layout of that, or of its first result; `folded`: the
+  // dim that it folds, or -1.
+  OpBody(const Event& event, int index, int written, const graph::Layout& target, int folded, jit::KernelSpec& spec,
+         Read read, Write write, UseScalar use_scalar)
+      : event_(event), index_(index), written_(written), target_(target), folded_(folded), spec_(spec),
+        read_(std::move(read)), write_(std::move(write)), use_scalar_(std::move(use_scalar)) {}
 
   jit::KernelSpec& spec() { return spec_; }
   // The type that the op computes in: of its result, or of its first operand where the result is a truth value.
@@ -56,14 +57,25 @@ class OpBody {
   // a * b + c, rounded once where the type is floating
   Value multiply_add(Value a, Value b, Value c) { return is_floating() ? spec_.fma(a, b, c) : add(mul(a, b), c); }
   Value where(Value condition, Value yes, Value no) { return spec_.where(condition, yes, no); }
+  // Along the row that the op folds, which is the innermost dim.
+  Value sum_of_row(Value value) { return fold(jit::ReduceKind::kSum, value); }
+  Value largest_of_row(Value value) { return fold(jit::ReduceKind::kMax, value); }
+  double row_size() const { return static_cast<double>(target_.sizes[folded_]); }
 
-  // The op's only result: a fresh one, or the operand that it writes.
-  void finish(Value value);
+  // The op's result: a fresh one, or the operand that it writes.
+  void finish(Value value) { finish(0, value); }
+  // One of several.
+  void finish(int result, Value value);
 
  private:
+  Value fold(jit::ReduceKind kind, Value value) {
+    return spec_.reduce(kind, value, {static_cast<int>(spec_.sizes.size()) - 1});
+  }
+
   const Event& event_;
   int index_, written_;
   const graph::Layout& target_;
+  int folded_;
   jit::KernelSpec& spec_;
   Read read_;
   Write write_;
@@ -75,10 +87,12 @@ struct OpRow {
   std::vector<int> scalars;  // arguments that are scalars given at each run
   std::vector<int> statics;  // scalar arguments whose value the kernel is made for
   bool (*accepts)(const Event& event) = nullptr;  // beyond what holds for all rows
+  int (*folds)(const Event& event) = nullptr;     // the dim along which it adds up or compares; null: pointwise
 };
 
 // Null where the op is not written down.
 const OpRow* find_op_row(const graph::OpInfo& op);
+bool is_pointwise(const graph::OpInfo& op);
 // Whether one element comes out with the same bits from a kernel of ours and from PyTorch's: it is no matter which runs.
 bool rounds_as_eager(const graph::OpInfo& op);
 

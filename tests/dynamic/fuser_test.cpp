@@ -145,9 +145,26 @@ TEST(Fuser, ALoopsRoundsAreGroupsOfTheirOwn) {
   EXPECT_TRUE(chain.join(third)) << "it goes on with the result";
 }
 
+TEST(Fuser, FoldsOneDimThatIsInnermost) {
+  const auto x = at::randn({12, 20}), tall = at::randn({20, 12});
+  const auto softmax = [](Chain& chain, const at::Tensor& tensor, int64_t dim) {
+    return chain.join(chain.ask("aten::_softmax", {tensor, dim, false}));
+  };
+  Chain chain;
+  ASSERT_TRUE(softmax(chain, x, -1));
+  EXPECT_FALSE(softmax(chain, x, 0)) << "not innermost";
+  EXPECT_TRUE(softmax(chain, x, 1));
+  EXPECT_FALSE(chain.join(chain.ask("aten::_softmax", {at::scalar_tensor(1.5), 0, false})));
+  EXPECT_FALSE(softmax(chain, at::randn({12, 4}), 1)) << "short rows";
+  chain.fuser.clear();
+  ASSERT_TRUE(chain.join(chain.ask("aten::abs", {tall.t()})));
+  EXPECT_FALSE(softmax(chain, x, 1)) << "the group walks along the other dim";
+}
+
 // Fused or not: the same bits, since each op rounds for itself and numbers come at each run.
 TEST(Fuser, GroupingChangesNoBits) {
   const auto x = at::randn({33, 17}), y = at::rand({33, 17}) + 0.5, row = at::randn({17});
+  const std::vector<int64_t> sizes{17};
   auto build = [&](Chain& chain, double factor) {
     std::vector<EventCase*> asked;
     asked.push_back(&chain.ask("aten::mul.Tensor", {x, row}));
@@ -155,6 +172,12 @@ TEST(Fuser, GroupingChangesNoBits) {
     asked.push_back(&chain.ask("aten::div.Tensor", {asked[1]->expected[0], y}, {asked[1]->result(0), y}));
     asked.push_back(&chain.ask("aten::mul.Scalar", {asked[2]->expected[0], factor}, {asked[2]->result(0), factor}));
     asked.push_back(&chain.ask("aten::add.Tensor", {asked[3]->expected[0], x, 0.7}, {asked[3]->result(0), x, 0.7}));
+    asked.push_back(&chain.ask("aten::_softmax", {asked[4]->expected[0], 1, false}, {asked[4]->result(0), 1, false}));
+    asked.push_back(&chain.ask("aten::mul.Tensor", {asked[5]->expected[0], y}, {asked[5]->result(0), y}));
+    asked.push_back(&chain.ask("aten::native_layer_norm", {asked[6]->expected[0], sizes, row, row, 1e-5},
+                               {asked[6]->result(0), sizes, row, row, 1e-5}));
+    asked.push_back(&chain.ask("aten::sub.Tensor", {asked[7]->expected[0], asked[7]->expected[1], 1},
+                               {asked[7]->result(0), asked[7]->result(1), 1}));
     return asked;
   };
   for (const double factor : {0.3, 1.7}) {
@@ -170,7 +193,7 @@ TEST(Fuser, GroupingChangesNoBits) {
       Chain apart;
       auto others = build(apart, factor);
       std::vector<StorageRef> held;
-      for (auto* made : others) held.push_back(made->event.outputs[0]);
+      for (auto* made : others) held.insert(held.end(), made->event.outputs.begin(), made->event.outputs.end());
       for (auto* made : others) {
         ASSERT_TRUE(apart.join(*made));
         apart.run();
