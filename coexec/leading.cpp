@@ -41,7 +41,8 @@ namespace {
 
 constexpr int kPatience = 8;          // sizes that nobody knows, each waited for; then the call is rather recorded
 constexpr uint64_t kShortStay = 8;    // in lockstep, in streaks of known ops that led there
-constexpr int64_t kHostElements = 256;  // a result this small, of inputs at rest, is computed at once
+constexpr int64_t kUnsharedElements = 1 << 15;  // up to here PyTorch's kernels share no loop (at::internal::GRAIN_SIZE)
+constexpr int64_t kHostElements = 4096;  // integers and truth values, of inputs at rest: computed at once, they may decide
 
 const c10::DispatchKeySet& plain_keys() {
   static const auto keys = [] {
@@ -444,6 +445,13 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   const auto args = torch::jit::last(*stack, op.args.size());
   build_words(op, args);
   const bool is_dynamic = has_dynamic_shape(op);
+  if (is_dynamic && !op.writes && !op.draws && is_light()) {  // waits for what it reads, not for all that was asked
+    count_in_graph(*node);
+    settle_operands();
+    const dynamic::PoolScope pool;
+    run_and_learn(op, stack, node, hides_warnings);
+    return;
+  }
   const Signature* signature = is_dynamic ? nullptr : find_signature(op, node);
   if (!signature && !is_dynamic) signature = infer_signature(op, *node, args);
   if (!signature && !is_dynamic && ++unknown_ > kPatience) {
@@ -474,6 +482,12 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   if (signature && can_run_on_host(op, *signature)) return run_natively(op, stack);
   if (!signature || synchronous_ || must_wait(op, args)) return ask_and_wait(op, stack, node, signature);
   ask(op, stack, node, *signature);
+}
+
+bool Session::is_light() const {
+  return std::all_of(operands_.begin(), operands_.end(), [](const OperandView& view) {
+    return !view.tensor || view.tensor->numel() <= kUnsharedElements;
+  });
 }
 
 // In place and strict: kernels one after the other as they were asked, and the leading thread waits for each anyway. So
@@ -569,9 +583,7 @@ bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
       if (&view != written && view.storage == written->storage) return true;
   if (op.value_check == graph::ValueCheck::kNone || !function_->waits_for_errors) return false;
   for (const auto& view : operands_) {
-    if (!view.link || !is_deciding(op, *view.tensor)) continue;
-    if (!runner_.channel().is_done(view.link->written)) return true;
-    publish(view.link);
+    if (view.link && is_deciding(op, *view.tensor)) wait_for(*view.link);
   }
   return !values_in_range(op, args);
 }

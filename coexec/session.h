@@ -114,6 +114,7 @@ class Session final : public tracer::OpSink {
   void lead_compute(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
                     bool hides_warnings = false);
   bool has_dynamic_shape(const graph::OpInfo& op) const;
+  bool is_light() const;
   bool can_run_on_host(const graph::OpInfo& op, const graph::Signature& signature);
   bool must_wait(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
   void ask(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,

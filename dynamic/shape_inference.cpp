@@ -1,6 +1,7 @@
 #include "dynamic/shape_inference.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/Tensor.h>
@@ -242,11 +243,8 @@ c10::IValue with_meta(const c10::IValue& value, ArgKind kind) {
   return value;
 }
 
-// Exactly what the CPU's kernel asks first.
-bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args) {
-  const auto& op = *learned.op;
-  const auto* shape = find_structured(op);
-  if (!shape) return false;
+// What the shape function makes of arguments without values; undefined where it refuses them, or warns.
+Tensor shape_result(const graph::OpInfo& op, const c10::KernelFunction& shape, at::ArrayRef<c10::IValue> args) {
   torch::jit::Stack stack;
   SilentHandler handler;
   {
@@ -255,14 +253,22 @@ bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c
         c10::default_included_set, c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
     try {
       for (size_t a = 0; a < args.size(); ++a) stack.push_back(with_meta(args[a], op.args[a].kind));
-      shape->callBoxed(op.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+      shape.callBoxed(op.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
     } catch (...) {
-      return false;  // the op itself will say so
+      return {};  // the op itself will say so
     }
   }
-  if (handler.warned || stack.size() != 1 || !stack[0].isTensor()) return false;
-  const auto& result = stack[0].toTensor();
-  if (!result.defined() || !result.is_meta()) return false;
+  if (handler.warned || stack.size() != 1 || !stack[0].isTensor() || !stack[0].toTensor().is_meta()) return {};
+  return stack[0].toTensor();
+}
+
+// Exactly what the CPU's kernel asks first.
+bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args) {
+  const auto& op = *learned.op;
+  const auto* shape = find_structured(op);
+  if (!shape) return false;
+  const auto result = shape_result(op, *shape, args);
+  if (!result.defined()) return false;
   auto layout = graph::layout_of(result);
   if (op.writes)  // in place: what comes out must fit into what is written
     return known.outputs.empty() && layout.sizes == learned.inputs[0].sizes && layout.dtype == learned.inputs[0].dtype;
@@ -271,6 +277,19 @@ bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c
   layout.wrapped_number = false;
   learned.outputs.push_back(std::move(layout));
   return true;
+}
+
+// Into the places that these indices stand for; where they are numbers, what is written keeps its size. Values must be of
+// the size of what the same indices would read, or be repeated to that.
+bool infer_index_put(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args) {
+  const auto& op = *learned.op;
+  if (op.base != "aten::_index_put_impl_" && op.base != "aten::index_put_") return false;
+  static const auto shape = shape_of(&at::meta::index);
+  if (!known.outputs.empty() || learned.inputs.size() < 3 || learned.inputs[0].dtype != learned.inputs.back().dtype) return false;
+  for (size_t i = 1; i + 1 < learned.inputs.size(); ++i)
+    if (learned.inputs[i].is_defined() && learned.inputs[i].dtype != c10::ScalarType::Long) return false;
+  const auto read = shape_result(op, shape, args.slice(0, 2));
+  return read.defined() && at::is_expandable_to(learned.inputs.back().sizes, read.sizes());
 }
 
 // ---- ops of their own: the size of a result that is dense and new
@@ -353,7 +372,8 @@ bool infer_results(Signature& learned, const Signature& known, at::ArrayRef<c10:
   if (learned.op->returns_out || !known.list_sizes.empty() || !is_alike(learned, known)) return false;
   if (learned.op->draws ? !only_draws(known)
                         : !infer_elementwise(learned, known, args, varies) &&
-                              !infer_by_rule(learned, known, args, varies) && !infer_structured(learned, known, args))
+                              !infer_by_rule(learned, known, args, varies) && !infer_index_put(learned, known, args) &&
+                              !infer_structured(learned, known, args))
     return false;
   learned.version_bumps = known.version_bumps;
   learned.output_versions = known.output_versions;

@@ -74,6 +74,9 @@ const std::vector<Case>& cases() {
       {"aten::bmm", [](int64_t n) { return Args{at::rand({n, 4, 2}), at::rand({n, 2, n})}; }},
       {"aten::sum.dim_IntList", [](int64_t n) { return Args{at::rand({n, 4}), std::vector<int64_t>{0}, true, c10::IValue()}; }},
       {"aten::mean.dim", [](int64_t n) { return Args{at::rand({n, 4}), std::vector<int64_t>{1}, false, c10::IValue()}; }},
+      {"aten::_index_put_impl_", [](int64_t n) { return Args{at::rand({n + 2, 4}), indices({at::arange(n)}), at::rand({n, 4}), true, true}; }},
+      {"aten::_index_put_impl_", [](int64_t n) { return Args{at::rand({9, n}), indices({at::arange(3), at::zeros({3}, at::kLong)}), at::rand({}), false, true}; }},
+      {"aten::index_put_", [](int64_t n) { return Args{at::rand({n, 4}), indices({std::nullopt, at::arange(2)}), at::rand({n, 1}), false}; }},
       {"aten::_softmax", &softmax_args},
       {"aten::_log_softmax", &softmax_args},
       {"aten::_softmax_backward_data", [](int64_t n) { return Args{at::rand({n, 5}), at::rand({n, 5}), int64_t{-1}, static_cast<int64_t>(at::kFloat)}; }},
@@ -142,6 +145,13 @@ TEST(ShapeInference, SaysNothingWhereItIsNotCertain) {
   EXPECT_FALSE(is_inferred("aten::bernoulli", {f({2}), c10::IValue()}, {f({3}), c10::IValue()})) << "it draws";
   EXPECT_TRUE(is_inferred("aten::bernoulli_.float", {f({2}), 0.5, c10::IValue()}, {f({3}), 0.5, c10::IValue()}))
       << "it draws, and nothing comes out";
+  const auto put = [](const at::Tensor& index, const at::Tensor& values) {
+    return Args{at::rand({4, 4}), indices({index}), values, false};
+  };
+  EXPECT_FALSE(is_inferred("aten::index_put_", put(at::arange(2), f({2, 4})), put(at::arange(3), f({2, 4})))) << "it will raise";
+  EXPECT_FALSE(is_inferred("aten::index_put_", put(at::arange(2), f({2, 4})), put(at::arange(3), i({3, 4})))) << "another type";
+  EXPECT_FALSE(is_inferred("aten::index_put_", put(at::ones({4}, at::kBool), f({4, 4})), put(at::ones({4}, at::kBool), f({1, 4}))))
+      << "how many are true";
   EXPECT_FALSE(is_inferred("aten::nonzero", {f({2})}, {f({3})})) << "it depends on data";
   EXPECT_FALSE(is_inferred("aten::clone", {f({2, 2}), c10::IValue()}, {f({3, 2}), c10::IValue()}, {false, true}))
       << "the memory format varies";
