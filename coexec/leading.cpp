@@ -16,8 +16,6 @@
 #include "coexec/call_recorder.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
-#include "coexec/value_check.h"
-#include "dynamic/fusion/op_body.h"
 #include "dynamic/shape_inference.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
@@ -41,8 +39,6 @@ namespace {
 
 constexpr int kPatience = 8;          // sizes that nobody knows, each waited for; then the call is rather recorded
 constexpr uint64_t kShortStay = 8;    // in lockstep, in streaks of known ops that led there
-constexpr int64_t kUnsharedElements = 1 << 15;  // up to here PyTorch's kernels share no loop (at::internal::GRAIN_SIZE)
-constexpr int64_t kHostElements = 4096;  // integers and truth values, of inputs at rest: computed at once, they may decide
 
 const c10::DispatchKeySet& plain_keys() {
   static const auto keys = [] {
@@ -484,12 +480,6 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   ask(op, stack, node, *signature);
 }
 
-bool Session::is_light() const {
-  return std::all_of(operands_.begin(), operands_.end(), [](const OperandView& view) {
-    return !view.tensor || view.tensor->numel() <= kUnsharedElements;
-  });
-}
-
 // In place and strict: kernels one after the other as they were asked, and the leading thread waits for each anyway. So
 // each runs from its node at once, on the arguments as they are: no event, no twin, nothing to promise.
 void Session::run_at_once(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node) {
@@ -541,51 +531,6 @@ void Session::lead_resizing(const OpInfo& op, torch::jit::Stack* stack, graph::N
     set_layouts(before);
     run_natively(op, stack);
   }
-}
-
-// Scalars and sizes that depend only on values at rest: computed where they are needed, at once.
-bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
-  if (op.draws) return false;
-  for (const auto& output : signature.outputs)
-    if (output.numel() > (c10::isIntegralType(output.dtype, true) ? kHostElements : 1)) return false;
-  if (function_->fuses && !dynamic::rounds_as_eager(op)) return false;  // whether it is at rest is a matter of time
-  const auto& channel = runner_.channel();
-  for (const auto& view : operands_) {
-    if (!view.storage) continue;
-    if (view.tensor->numel() > kHostElements) return false;
-    if (!view.link) continue;
-    if (!channel.is_done(view.is_written ? view.link->read : view.link->written)) return false;
-  }
-  for (auto& view : operands_)
-    if (view.link) publish(view.link);
-  return true;
-}
-
-bool Session::has_dynamic_shape(const OpInfo& op) const {
-  if (!op.bool_index_is_dynamic) return op.dynamic_shape;
-  for (size_t i = 1; i < operands_.size(); ++i)  // the first one is indexed
-    if (const auto* index = operands_[i].tensor)
-      if (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte) return true;
-  return false;
-}
-
-// Doors: exposed storages, errors by value, sizes that depend on data.
-bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
-  const OperandView* written = nullptr;
-  for (const auto& view : operands_) {
-    if (!view.storage) continue;
-    if (view.link ? view.link->is_exposed() : !owns_plain_memory(view.storage))
-      if (!view.tensor->unsafeGetTensorImpl()->is_wrapped_number()) return true;
-    if (view.is_written) written = &view;
-  }
-  if (written)  // kernels check overlap by address
-    for (const auto& view : operands_)
-      if (&view != written && view.storage == written->storage) return true;
-  if (op.value_check == graph::ValueCheck::kNone || !function_->waits_for_errors) return false;
-  for (const auto& view : operands_) {
-    if (view.link && is_deciding(op, *view.tensor)) wait_for(*view.link);
-  }
-  return !values_in_range(op, args);
 }
 
 // ---- asking

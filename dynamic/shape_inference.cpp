@@ -336,27 +336,44 @@ std::optional<Sizes> of_stack(const Inputs& inputs, at::ArrayRef<c10::IValue> ar
   return sizes;
 }
 
-SizesOf find_rule(const graph::OpInfo& op) {
-  static const std::unordered_map<std::string_view, SizesOf> table = {
-      {"aten::embedding", &of_embedding},
-      {"aten::embedding_dense_backward", &of_embedding_backward},
-      {"aten::index_select", &of_index_select},
-      {"aten::stack", &of_stack},
-      {"aten::slice_backward", &as_second_argument},
-      {"aten::select_backward", &as_second_argument},
-      {"aten::new_zeros", &as_second_argument},
+std::optional<Sizes> of_one_value(const Inputs& inputs, at::ArrayRef<c10::IValue> args) {
+  if (inputs[0].numel() == 0) return std::nullopt;  // the largest of nothing: it will raise
+  return Sizes{};
+}
+
+struct Rule {
+  SizesOf sizes;
+  int same_from = 99;  // arguments from here on that vary may say another type
+};
+
+const Rule* find_rule(const graph::OpInfo& op) {
+  static const std::unordered_map<std::string_view, Rule> table = {
+      {"aten::embedding", {&of_embedding}},
+      {"aten::embedding_dense_backward", {&of_embedding_backward}},
+      {"aten::index_select", {&of_index_select}},
+      {"aten::stack", {&of_stack}},
+      {"aten::slice_backward", {&as_second_argument}},
+      {"aten::select_backward", {&as_second_argument}},
+      {"aten::new_zeros", {&as_second_argument, 2}},
+      {"aten::sum", {&of_one_value, 1}},
+      {"aten::mean", {&of_one_value, 1}},
+      {"aten::prod", {&of_one_value, 1}},
+      {"aten::max", {&of_one_value}},
+      {"aten::min", {&of_one_value}},
+      {"aten::any", {&of_one_value}},
+      {"aten::all", {&of_one_value}},
   };
   const auto row = table.find(op.name);
-  return row == table.end() ? nullptr : row->second;
+  return row == table.end() ? nullptr : &row->second;
 }
 
 bool infer_by_rule(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies) {
-  const auto rule = find_rule(*learned.op);
+  const auto* rule = find_rule(*learned.op);
   if (!rule || known.outputs.size() != 1) return false;
-  if (learned.op->base == "aten::new_zeros" && std::any_of(varies.begin() + 2, varies.end(), [](bool v) { return v; }))
-    return false;  // another type, perhaps
-  const auto sizes = rule(learned.inputs, args);
+  for (size_t a = rule->same_from; a < varies.size(); ++a)
+    if (varies[a]) return false;
+  const auto sizes = rule->sizes(learned.inputs, args);
   return sizes && add_dense_result(learned, known, *sizes);
 }
 

@@ -81,6 +81,10 @@ const std::vector<Case>& cases() {
       {"aten::_log_softmax", &softmax_args},
       {"aten::_softmax_backward_data", [](int64_t n) { return Args{at::rand({n, 5}), at::rand({n, 5}), int64_t{-1}, static_cast<int64_t>(at::kFloat)}; }},
       {"aten::cat", [](int64_t n) { return Args{std::vector<at::Tensor>{at::rand({n, 2}), at::rand({3, 2})}, int64_t{0}}; }},
+      {"aten::sum", [](int64_t n) { return Args{at::rand({n, 4}), c10::IValue()}; }},
+      {"aten::mean", [](int64_t n) { return Args{at::rand({n}), c10::IValue()}; }},
+      {"aten::max", [](int64_t n) { return Args{at::rand({4, n}).t()}; }},
+      {"aten::any", [](int64_t n) { return Args{at::rand({n}) > 0.5}; }},
       {"aten::embedding", [](int64_t n) { return Args{at::rand({9, 4}), at::zeros({n, 3}, at::kLong), int64_t{-1}, false, false}; }},
       {"aten::embedding_dense_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::zeros({n}, at::kLong), int64_t{9}, int64_t{-1}, false}; }},
       {"aten::index_select", [](int64_t n) { return Args{at::rand({4, 9}).t(), int64_t{-2}, at::zeros({n}, at::kLong)}; }},
@@ -152,6 +156,8 @@ TEST(ShapeInference, SaysNothingWhereItIsNotCertain) {
   EXPECT_FALSE(is_inferred("aten::index_put_", put(at::arange(2), f({2, 4})), put(at::arange(3), i({3, 4})))) << "another type";
   EXPECT_FALSE(is_inferred("aten::index_put_", put(at::ones({4}, at::kBool), f({4, 4})), put(at::ones({4}, at::kBool), f({1, 4}))))
       << "how many are true";
+  EXPECT_FALSE(is_inferred("aten::sum", {f({2}), c10::IValue()}, {f({3}), c10::IValue()}, {false, true})) << "another type";
+  EXPECT_FALSE(is_inferred("aten::max", {f({2})}, {f({0})})) << "it will raise";
   EXPECT_FALSE(is_inferred("aten::nonzero", {f({2})}, {f({3})})) << "it depends on data";
   EXPECT_FALSE(is_inferred("aten::clone", {f({2, 2}), c10::IValue()}, {f({3, 2}), c10::IValue()}, {false, true}))
       << "the memory format varies";

@@ -263,3 +263,28 @@ def test_new_sizes_are_not_waited_for():
     stats = lockstep.stats(fast)
     assert stats["eager_ops"] == 0
     assert stats["waits"] <= stats["calls"], "more than the one at the end of each call"
+
+
+def test_a_size_that_depends_on_data_waits_for_that_data_alone():
+    """What was asked before, and has nothing to do with it, goes on meanwhile."""
+
+    def step(x, w, chosen):
+        for _ in range(20):
+            x = torch.mm(x, w)
+        parts = []
+        for index in range(4):
+            rows, slots = torch.where(chosen == index)
+            parts.append((x[rows] * slots[:, None]).sum())
+        return torch.stack(parts)
+
+    fast = lockstep.function(step, when="always")
+    generator = torch.Generator().manual_seed(2)
+    x, w = torch.randn(2, 400, 400, generator=generator) / 20
+    for call in range(12):
+        if call == 4:
+            lockstep.reset_stats(fast)
+        chosen = torch.randint(4, (400, 2), generator=generator)
+        assert torch.equal(fast(x, w, chosen), step(x, w, chosen))
+    stats = lockstep.stats(fast)
+    assert stats["eager_ops"] == 0
+    assert stats["waits"] <= stats["calls"], "more than the one at the end of each call"

@@ -1,0 +1,76 @@
+// What the leading thread computes itself, what it waits for, and what it need not wait for.
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+
+#include "coexec/session.h"
+#include "coexec/value_check.h"
+#include "dynamic/fusion/op_body.h"
+
+namespace lockstep::coexec {
+
+using graph::OpInfo;
+using graph::Signature;
+
+namespace {
+
+constexpr int64_t kUnsharedElements = 1 << 15;  // up to here PyTorch's kernels share no loop (at::internal::GRAIN_SIZE)
+constexpr int64_t kHostElements = 4096;  // integers and truth values, of inputs at rest: computed at once, they may decide
+constexpr int64_t kHostWritten = 256;    // of a tensor that is written: counters
+
+}  // namespace
+
+// Its kernel shares no loop with other threads.
+bool Session::is_light() const {
+  return std::all_of(operands_.begin(), operands_.end(), [](const OperandView& view) {
+    return !view.tensor || view.tensor->numel() <= kUnsharedElements;
+  });
+}
+
+// Scalars and sizes that depend only on values at rest: computed where they are needed, at once.
+bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
+  if (op.draws) return false;
+  for (const auto& output : signature.outputs)
+    if (output.numel() > (c10::isIntegralType(output.dtype, true) ? kHostElements : 1)) return false;
+  const int64_t most = op.writes ? kHostWritten : kHostElements;
+  if (function_->fuses && !dynamic::rounds_as_eager(op)) return false;  // whether it is at rest is a matter of time
+  const auto& channel = runner_.channel();
+  for (const auto& view : operands_) {
+    if (!view.storage) continue;
+    if (view.tensor->numel() > most) return false;
+    if (!view.link) continue;
+    if (!channel.is_done(view.is_written ? view.link->read : view.link->written)) return false;
+  }
+  for (auto& view : operands_)
+    if (view.link) publish(view.link);
+  return true;
+}
+
+bool Session::has_dynamic_shape(const OpInfo& op) const {
+  if (!op.bool_index_is_dynamic) return op.dynamic_shape;
+  for (size_t i = 1; i < operands_.size(); ++i)  // the first one is indexed
+    if (const auto* index = operands_[i].tensor)
+      if (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte) return true;
+  return false;
+}
+
+// Doors: exposed storages, errors by value, sizes that depend on data.
+bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
+  const OperandView* written = nullptr;
+  for (const auto& view : operands_) {
+    if (!view.storage) continue;
+    if (view.link ? view.link->is_exposed() : !owns_plain_memory(view.storage))
+      if (!view.tensor->unsafeGetTensorImpl()->is_wrapped_number()) return true;
+    if (view.is_written) written = &view;
+  }
+  if (written)  // kernels check overlap by address
+    for (const auto& view : operands_)
+      if (&view != written && view.storage == written->storage) return true;
+  if (op.value_check == graph::ValueCheck::kNone || !function_->waits_for_errors) return false;
+  for (const auto& view : operands_) {
+    if (view.link && is_deciding(op, *view.tensor)) wait_for(*view.link);
+  }
+  return !values_in_range(op, args);
+}
+
+}  // namespace lockstep::coexec

@@ -1,0 +1,24 @@
+// The loops under skinny matrix products, compiled once for each instruction set and chosen at run time. Nothing is
+// packed; each element is added up in the order of its depth, whoever computes it, so that threads and tiles change no
+// bits.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::dynamic {
+
+// A matrix in memory: where element (i, j) is, in floats from the first one.
+struct MatrixStrides {
+  int64_t row, column;
+};
+
+struct ProductLoops {
+  int lanes;  // of a register; fewer columns than that are not taken
+  // out[i, j] = sum over k < depth of left[i, k] * right[k, j]. Rows of `right` and `out` are dense.
+  void (*multiply)(const float* left, MatrixStrides left_strides, const float* right, int64_t right_row, float* out,
+                   int64_t out_row, int64_t rows, int64_t depth, int64_t columns);
+};
+
+const ProductLoops& product_loops();
+
+}  // namespace lockstep::dynamic
