@@ -13,6 +13,7 @@ namespace {
 constexpr OwnKernelRow kMeasured[] = {
     {"aten::mm", "", &try_mm},
     {"aten::addmm", "", &try_addmm},
+    {"aten::bmm", "", &try_bmm},
     {"aten::convolution", "", nullptr, &try_convolution},
     {"aten::convolution_backward", "", nullptr, &try_convolution_backward},
     {"aten::native_batch_norm", "", nullptr, &try_batch_norm},

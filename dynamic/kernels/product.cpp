@@ -5,11 +5,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/kernel_choice.h"
@@ -28,7 +30,7 @@ constexpr int64_t kDeepestForSkinny = 1 << 12;  // sums are not split
 constexpr int64_t kBlockRows = 32;
 constexpr int64_t kGrain = 1 << 18;             // multiplications that a thread takes at least
 enum Way { kAsEager, kOneDnn, kSkinny, kWayCount };
-constexpr int64_t kKind = 17;  // of the problem; convolutions have smaller ones
+enum Kind : int64_t { kProduct = 17, kProducts = 18 };  // of the problem; convolutions have smaller ones
 
 // Rows or columns that lie one behind the other.
 bool is_dense_matrix(const Tensor& tensor) {
@@ -51,9 +53,8 @@ Tensor by_onednn(const Tensor& left, const Tensor& right, const std::optional<Te
 }
 
 // In strips of columns, and those in blocks of rows: any number of these a thread.
-void multiply_strips(const float* left, MatrixStrides strides, const float* right, int64_t right_row, float* out,
-                     int64_t out_row, int64_t rows, int64_t depth, int64_t columns) {
-  const auto& loops = product_loops();
+void multiply_strips(const ProductLoops& loops, const float* left, MatrixStrides strides, const float* right,
+                     int64_t right_row, float* out, int64_t out_row, int64_t rows, int64_t depth, int64_t columns) {
   const int64_t width = 3 * loops.lanes, strips = std::max<int64_t>(columns / width, 1);
   const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
   const int64_t grain = std::max<int64_t>(1, kGrain / (std::min(rows, kBlockRows) * depth * width));
@@ -66,28 +67,25 @@ void multiply_strips(const float* left, MatrixStrides strides, const float* righ
   });
 }
 
-// Rows and columns as wide as a register at least.
-Tensor turned_with_room(const Tensor& matrix, int64_t lanes) {
-  const int64_t rows = matrix.size(0), width = (rows + lanes - 1) / lanes * lanes;
-  auto turned = at::zeros({matrix.size(1), width}, matrix.options());
-  turned.narrow(1, 0, rows).copy_(matrix.t());
-  return turned;
-}
-
-// left @ right + bias by our own loops. Where the columns of `right` are dense, what comes out first is turned.
+// left @ right + bias by our own loops. Where the columns of `right` are dense, what comes out first is turned: few rows
+// become few columns.
 Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias) {
   const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
   auto out = at::empty({rows, columns}, left.options());
-  const auto strides = [](const Tensor& matrix) { return MatrixStrides{matrix.stride(0), matrix.stride(1)}; };
+  auto* to = out.mutable_data_ptr<float>();
+  const auto* factor = right.const_data_ptr<float>();
   if (right.stride(1) == 1 && columns >= product_loops().lanes) {
-    multiply_strips(left.const_data_ptr<float>(), strides(left), right.const_data_ptr<float>(), right.stride(0),
-                    out.mutable_data_ptr<float>(), columns, rows, depth, columns);
+    multiply_strips(product_loops(), left.const_data_ptr<float>(), {left.stride(0), left.stride(1)}, factor,
+                    right.stride(0), to, columns, rows, depth, columns);
   } else {
-    const auto packed = turned_with_room(left, product_loops().lanes);
-    const auto result = at::empty({columns, packed.size(1)}, left.options());
-    multiply_strips(right.const_data_ptr<float>(), strides(right.t()), packed.const_data_ptr<float>(), packed.size(1),
-                    result.mutable_data_ptr<float>(), packed.size(1), columns, depth, packed.size(1));
-    out.copy_(result.narrow(1, 0, rows).t());
+    const auto& loops = product_loops_for(rows);
+    const int64_t width = (rows + loops.lanes - 1) / loops.lanes * loops.lanes;
+    const auto dense = left.contiguous(), turned = at::zeros({depth, width}, left.options());
+    const auto result = at::empty({columns, width}, left.options());
+    loops.transpose(dense.const_data_ptr<float>(), depth, turned.mutable_data_ptr<float>(), width, rows, depth);
+    multiply_strips(loops, factor, {right.stride(1), right.stride(0)}, turned.const_data_ptr<float>(), width,
+                    result.mutable_data_ptr<float>(), width, columns, depth, width);
+    loops.transpose(result.const_data_ptr<float>(), width, to, columns, columns, rows);
   }
   if (bias) out.add_(*bias);
   return out;
@@ -103,7 +101,7 @@ uint32_t allowed_ways(const Tensor& left, const Tensor& right, int64_t work) {
 template <class Eager>
 Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias, Eager eager) {
   const int64_t work = left.numel() * right.size(1);
-  const Problem problem{kKind, bias.has_value(), rough_size(left.size(0)), rough_size(left.size(1)), right.size(1),
+  const Problem problem{kProduct, bias.has_value(), rough_size(left.size(0)), rough_size(left.size(1)), right.size(1),
                         left.is_contiguous(), right.is_contiguous(), at::get_num_threads()};
   Tensor result;
   run_chosen(problem, allowed_ways(left, right, work), static_cast<double>(work), [&](int way) {
@@ -118,6 +116,58 @@ bool try_mm(torch::jit::Stack& stack) {
   const auto left = stack[0].toTensor(), right = stack[1].toTensor();
   if (!can_choose(left, right)) return false;
   auto result = fastest(left, right, std::nullopt, [&] { return at::mm(left, right); });
+  stack.clear();
+  stack.emplace_back(std::move(result));
+  return true;
+}
+
+namespace {
+
+bool has_dense_rows(const Tensor& matrices) { return matrices.stride(2) == 1; }
+bool has_dense_columns(const Tensor& matrices) { return matrices.stride(1) == 1; }
+
+bool can_choose_products(const Tensor& left, const Tensor& right) {
+  if (!is_float_tensor(left) || !is_float_tensor(right) || left.dim() != 3 || right.dim() != 3) return false;
+  const auto& context = at::globalContext();
+  const int64_t work = left.size(1) * left.size(2) * right.size(2);
+  return left.size(0) == right.size(0) && left.size(2) == right.size(1) && work <= kLargestForSkinny &&
+         work * left.size(0) >= kSmallestWork && left.size(2) <= kDeepestForSkinny &&
+         right.size(2) >= product_loops().lanes && (has_dense_rows(right) || has_dense_columns(right)) &&
+         !context.deterministicAlgorithms() && context.float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
+}
+
+// One product after the other, shared out to threads. Where the columns on the right are dense, they are turned first.
+Tensor one_by_one(const Tensor& left, const Tensor& right) {
+  const int64_t count = left.size(0), rows = left.size(1), depth = left.size(2), columns = right.size(2);
+  auto out = at::empty({count, rows, columns}, left.options());
+  const auto& loops = product_loops();
+  const bool is_turned = !has_dense_rows(right);
+  const auto* from = left.const_data_ptr<float>();
+  const auto* other = right.const_data_ptr<float>();
+  auto* to = out.mutable_data_ptr<float>();
+  at::parallel_for(0, count, std::max<int64_t>(1, kGrain / (rows * depth * columns)), [&](int64_t begin, int64_t end) {
+    std::vector<float> turned(is_turned ? depth * columns : 0);
+    for (int64_t i = begin; i < end; ++i) {
+      const float* factor = other + i * right.stride(0);
+      if (is_turned) loops.transpose(factor, right.stride(2), turned.data(), columns, columns, depth);
+      loops.multiply(from + i * left.stride(0), {left.stride(1), left.stride(2)}, is_turned ? turned.data() : factor,
+                     is_turned ? columns : right.stride(1), to + i * rows * columns, columns, rows, depth, columns);
+    }
+  });
+  return out;
+}
+
+}  // namespace
+
+bool try_bmm(torch::jit::Stack& stack) {
+  const auto left = stack[0].toTensor(), right = stack[1].toTensor();
+  if (!can_choose_products(left, right)) return false;
+  const int64_t work = left.numel() * right.size(2);
+  const Problem problem{kProducts, rough_size(left.size(0)), rough_size(left.size(1)), rough_size(left.size(2)),
+                        rough_size(right.size(2)), left.stride(2) == 1, has_dense_rows(right), at::get_num_threads()};
+  Tensor result;
+  run_chosen(problem, 1u << kAsEager | 1u << kSkinny, static_cast<double>(work),
+             [&](int way) { result = way == kSkinny ? one_by_one(left, right) : at::bmm(left, right); });
   stack.clear();
   stack.emplace_back(std::move(result));
   return true;

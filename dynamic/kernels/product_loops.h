@@ -17,8 +17,12 @@ struct ProductLoops {
   // out[i, j] = sum over k < depth of left[i, k] * right[k, j]. Rows of `right` and `out` are dense.
   void (*multiply)(const float* left, MatrixStrides left_strides, const float* right, int64_t right_row, float* out,
                    int64_t out_row, int64_t rows, int64_t depth, int64_t columns);
+  // out[j, i] = matrix[i, j]. Rows of both are dense.
+  void (*transpose)(const float* matrix, int64_t row, float* out, int64_t out_row, int64_t rows, int64_t columns);
 };
 
 const ProductLoops& product_loops();
+// Those whose registers so few columns fill best.
+const ProductLoops& product_loops_for(int64_t columns);
 
 }  // namespace lockstep::dynamic

@@ -69,6 +69,35 @@ TEST_F(Products, SkinnyOnes) {
   }
 }
 
+TEST_F(Products, Batches) {
+  for (const auto& [rows, depth, columns] : {std::tuple<int64_t, int64_t, int64_t>{50, 33, 65}, {7, 130, 40}, {96, 24, 96}}) {
+    for (const bool left_turned : {false, true}) {
+      for (const bool right_turned : {false, true}) {
+        const auto make = [](int64_t m, int64_t n, bool turned) {
+          const auto all = turned ? at::randn({30, n, m}).transpose(1, 2) : at::randn({30, m, n});
+          return all.slice(0, 3, 27);
+        };
+        const auto left = make(rows, depth, left_turned), right = make(depth, columns, right_turned);
+        const auto exact = left.to(at::kDouble).bmm(right.to(at::kDouble));
+        for (const int way : {0, 2}) {
+          forced_way = way;
+          torch::jit::Stack stack{left, right};
+          ASSERT_TRUE(try_bmm(stack));
+          expect_near(stack[0].toTensor(), exact);
+          torch::jit::Stack repeated{left, right.slice(0, 0, 1).expand_as(right)};
+          ASSERT_TRUE(try_bmm(repeated));
+          expect_near(repeated[0].toTensor(), left.to(at::kDouble).matmul(right.select(0, 0).to(at::kDouble)));
+        }
+        forced_way = -1;
+      }
+    }
+  }
+  torch::jit::Stack strided{at::randn({24, 50, 40}), at::randn({24, 80, 80}).slice(1, 0, 80, 2).slice(2, 0, 80, 2)};
+  EXPECT_FALSE(try_bmm(strided)) << "neither rows nor columns are dense";
+  torch::jit::Stack unfit{at::randn({24, 50, 40}), at::randn({24, 50, 40})};
+  EXPECT_FALSE(try_bmm(unfit)) << "eager says so";
+}
+
 TEST_F(Products, ThreadsChangeNoBitsOfStrips) {
   const auto left = matrix(30, 400, false), right = matrix(400, 330, false), turned = matrix(400, 330, true);
   forced_way = 2;
