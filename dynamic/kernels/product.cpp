@@ -40,7 +40,8 @@ bool is_dense_matrix(const Tensor& tensor) {
 bool can_choose(const Tensor& left, const Tensor& right) {
   const auto& context = at::globalContext();
   return is_dense_matrix(left) && is_dense_matrix(right) && left.size(1) == right.size(0) &&
-         left.size(0) * left.size(1) * right.size(1) >= kSmallestWork && !context.deterministicAlgorithms() && context.float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
+         left.size(0) * left.size(1) * right.size(1) >= kSmallestWork && !context.deterministicAlgorithms() &&
+         context.float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
 }
 
 // left @ right + bias by oneDNN's product with a weight of (out, in).
