@@ -343,7 +343,7 @@ std::optional<Sizes> of_one_value(const Inputs& inputs, at::ArrayRef<c10::IValue
 
 struct Rule {
   SizesOf sizes;
-  int same_from = 99;  // arguments from here on that vary may say another type
+  std::optional<size_t> same_from = std::nullopt;  // arguments from here on may say another type where they vary
 };
 
 const Rule* find_rule(const graph::OpInfo& op) {
@@ -371,10 +371,14 @@ bool infer_by_rule(Signature& learned, const Signature& known, at::ArrayRef<c10:
                    const std::vector<bool>& varies) {
   const auto* rule = find_rule(*learned.op);
   if (!rule || known.outputs.size() != 1) return false;
-  for (size_t a = rule->same_from; a < varies.size(); ++a)
-    if (varies[a]) return false;
+  if (rule->same_from && std::find(varies.begin() + *rule->same_from, varies.end(), true) != varies.end()) return false;
   const auto sizes = rule->sizes(learned.inputs, args);
   return sizes && add_dense_result(learned, known, *sizes);
+}
+
+// Kernels refuse to write such a tensor, or warn of it: where it was asked, not later. In place, it is the first argument.
+bool writes_with_overlap(const Signature& learned) {
+  return learned.op->writes && !learned.inputs[0].is_without_overlap();
 }
 
 // Fills one tensor with random numbers: nothing comes out.
@@ -386,7 +390,9 @@ bool only_draws(const Signature& known) {
 
 bool infer_results(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies) {
-  if (learned.op->returns_out || !known.list_sizes.empty() || !is_alike(learned, known)) return false;
+  if (learned.op->returns_out || !known.list_sizes.empty() || !is_alike(learned, known) ||
+      writes_with_overlap(learned))
+    return false;
   if (learned.op->draws ? !only_draws(known)
                         : !infer_elementwise(learned, known, args, varies) &&
                               !infer_by_rule(learned, known, args, varies) && !infer_index_put(learned, known, args) &&

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <bit>
 #include <functional>
 #include <sstream>
@@ -31,6 +32,20 @@ bool Layout::is_contiguous() const {
   int64_t stride = 1;
   for (size_t dim = sizes.size(); dim-- > 0; stride *= sizes[dim])
     if (sizes[dim] != 1 && strides[dim] != stride) return false;
+  return true;
+}
+
+// Sorted by stride, each dim steps over the smaller ones.
+bool Layout::is_without_overlap() const {
+  c10::SmallVector<size_t, 8> order;
+  for (size_t dim = 0; dim < sizes.size(); ++dim)
+    if (sizes[dim] != 1) order.push_back(dim);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
+  int64_t extent = 1;
+  for (const size_t dim : order) {
+    if (strides[dim] < extent) return false;
+    extent = strides[dim] * (sizes[dim] - 1) + extent;
+  }
   return true;
 }
 

@@ -34,6 +34,7 @@ struct Layout {
   int64_t end_bytes() const;  // where the last element ends in the storage; 0 without elements
   bool same_geometry(const Layout& other) const;
   bool is_contiguous() const;  // the strides of dims of size 1 say nothing
+  bool is_without_overlap() const;  // true: no two elements in one place
   std::string str() const;  // f32[2,3;3,1]
 };
 

@@ -15,20 +15,6 @@ using graph::Layout;
 
 std::atomic<int64_t> next_id{1};
 
-// No two elements in one place: sorted by stride, each dim steps over the smaller ones.
-bool is_without_overlap(const Layout& layout) {
-  c10::SmallVector<int, 8> order;
-  for (size_t dim = 0; dim < layout.sizes.size(); ++dim)
-    if (layout.sizes[dim] != 1) order.push_back(static_cast<int>(dim));
-  std::sort(order.begin(), order.end(), [&](int a, int b) { return layout.strides[a] < layout.strides[b]; });
-  int64_t extent = 1;
-  for (const int dim : order) {
-    if (layout.strides[dim] < extent) return false;
-    extent = layout.strides[dim] * (layout.sizes[dim] - 1) + extent;
-  }
-  return true;
-}
-
 bool broadcasts_to(const Layout& from, const Layout& to) {
   if (from.sizes.size() > to.sizes.size()) return false;
   const size_t skipped = to.sizes.size() - from.sizes.size();
@@ -59,7 +45,7 @@ bool has_results_by_row(const graph::Signature& signature, int folded) {
     const auto& output = signature.outputs[i];
     auto sizes = signature.outputs[0].sizes;
     sizes[folded] = 1;
-    if (!output.is_defined() || output.sizes != sizes || !is_plain(output) || !is_without_overlap(output) ||
+    if (!output.is_defined() || output.sizes != sizes || !is_plain(output) || !output.is_without_overlap() ||
         output.storage_group != static_cast<int>(i))
       return false;
   }
@@ -87,7 +73,7 @@ FusionFacts find_facts(const Event& event) {
   facts.target = facts.written >= 0 ? &signature.inputs[facts.written] : &signature.outputs[0];
   const bool copies = op.base == "aten::copy_" || op.base == "aten::_to_copy";
   if (!is_plain(*facts.target) || facts.target->sizes.size() > kMaxRank || facts.target->numel() == 0 ||
-      !is_without_overlap(*facts.target))
+      !facts.target->is_without_overlap())
     return facts;
   for (const auto& input : signature.inputs) {
     if (!input.is_defined()) continue;

@@ -158,6 +158,13 @@ TEST(ShapeInference, SaysNothingWhereItIsNotCertain) {
       << "how many are true";
   EXPECT_FALSE(is_inferred("aten::sum", {f({2}), c10::IValue()}, {f({3}), c10::IValue()}, {false, true})) << "another type";
   EXPECT_FALSE(is_inferred("aten::max", {f({2})}, {f({0})})) << "it will raise";
+  const auto spread = at::rand({1, 4}).expand({3, 4});
+  EXPECT_FALSE(is_inferred("aten::index_put_", put(at::arange(2), f({2, 4})), {spread, indices({at::arange(3)}), f({3, 4}), false}))
+      << "it warns";
+  auto written = signature_of(op_named("aten::add_.Tensor"), {f({2, 4}), f({2, 4}), 1}), again = written;
+  again.inputs[0] = graph::layout_of(spread);
+  again.inputs[1] = graph::layout_of(f({3, 4}));
+  EXPECT_FALSE(infer_results(again, written, {spread, f({3, 4}), 1}, {false, false, false})) << "it will raise";
   EXPECT_FALSE(is_inferred("aten::nonzero", {f({2})}, {f({3})})) << "it depends on data";
   EXPECT_FALSE(is_inferred("aten::clone", {f({2, 2}), c10::IValue()}, {f({3, 2}), c10::IValue()}, {false, true}))
       << "the memory format varies";

@@ -5,6 +5,7 @@ Every case is run eagerly and in lockstep, and each result is compared bit for b
 
 import contextlib
 import itertools
+import warnings
 
 import lockstep
 import pytest
@@ -288,3 +289,26 @@ def test_a_size_that_depends_on_data_waits_for_that_data_alone():
     stats = lockstep.stats(fast)
     assert stats["eager_ops"] == 0
     assert stats["waits"] <= stats["calls"], "more than the one at the end of each call"
+
+
+def test_a_new_size_that_may_not_be_written_is_refused_where_eager_refuses_it():
+    def step(x, index, values):
+        caught = []
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            x.index_put_((index,), values)
+        try:
+            x.add_(values[:1])
+        except RuntimeError as error:
+            caught.append(str(error))
+        return caught, [str(warning.message) for warning in seen]
+
+    fast = lockstep.function(step, when="always")
+    for n in (5, 5, 5, 6, 7):
+        assert fast(torch.rand(n, 400), torch.arange(3), torch.rand(3, 400)) == ([], [])
+    for n in (8, 9):
+        spread = torch.rand(1, 400).expand(n, 400)
+        arguments = torch.arange(3), torch.rand(1, 400).expand(3, 400)
+        caught, seen = fast(spread, *arguments)
+        assert len(caught) == len(seen) == 1
+        assert (caught, seen) == step(spread, *arguments)
