@@ -72,7 +72,7 @@ void GraphRunner::run_single(dynamic::Event& event) {
   try {
     adopt_float_mode(event);
     const at::AutoGradMode grad_mode(event.grad_mode);  // some kernels return a workspace under it
-    dynamic::execute(event, reader.some_are_hidden() && dynamic::is_pointwise(*event.node->op));
+    dynamic::execute(event, reader.some_are_hidden() && dynamic::has_pointwise_body(*event.node->op));
   } catch (...) {
     note_failure(event);
   }

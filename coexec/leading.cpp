@@ -438,25 +438,24 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
 
 void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, bool hides_warnings) {
   if (at_once_) return run_at_once(op, stack, node);
-  const auto args = torch::jit::last(*stack, op.args.size());
-  build_words(op, args);
-  const bool is_dynamic = has_dynamic_shape(op);
-  if (is_dynamic && !op.writes && !op.draws && is_light()) {  // waits for what it reads, not for all that was asked
-    count_in_graph(*node);
+  const auto run_at_rest = [&] {
     settle_operands();
     const dynamic::PoolScope pool;
     run_and_learn(op, stack, node, hides_warnings);
-    return;
+  };
+  const auto args = torch::jit::last(*stack, op.args.size());
+  const bool is_dynamic = has_dynamic_shape(op);
+  if (is_dynamic && !op.writes && !op.draws && is_light()) {  // waits for what it reads, not for all that was asked
+    count_in_graph(*node);
+    return run_at_rest();
   }
+  build_words(op, args);
   const Signature* signature = is_dynamic ? nullptr : find_signature(op, node);
   if (!signature && !is_dynamic) signature = infer_signature(op, *node, args);
   if (!signature && !is_dynamic && ++unknown_ > kPatience) {
     lose_patience();
     count_eager(*node, Reason::tracing);
-    settle_operands();
-    const dynamic::PoolScope pool;
-    run_and_learn(op, stack, node, hides_warnings);
-    return;
+    return run_at_rest();
   }
   if (signature && signature->resizes && !signature->warns && op.returns_out)
     return lead_resizing(op, stack, node, *signature);
@@ -466,9 +465,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   count_in_graph(*node);
   if (!signature && op.writes) {  // sizes and version counters of the user's tensors may change: seen only here
     drain();
-    settle_operands();
-    run_and_learn(op, stack, node, hides_warnings);
-    return;
+    return run_at_rest();
   }
   if (signature) node->signature = signature;
   if (signature && signature->aliases_input) {

@@ -54,7 +54,7 @@ bool Session::has_dynamic_shape(const OpInfo& op) const {
   return false;
 }
 
-// Doors: exposed storages, errors by value, sizes that depend on data.
+// Doors: exposed storages, errors by value. What decides about an error is waited for here, to be looked at.
 bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
   const OperandView* written = nullptr;
   for (const auto& view : operands_) {

@@ -80,8 +80,8 @@ class SpecBuilder {
       OpBody body(
           *group_.events()[e], e, group_.facts(e).written, *group_.facts(e).target, group_.facts(e).folded, result_.spec,
           [&](int operand) { return read(group_.buffer_of(e, operand)); },
-          [&](int operand, bool is_result, jit::ValueId value) {
-            current_[is_result ? group_.result_of(e, operand) : group_.buffer_of(e, operand)] = value;
+          [&](int operand_or_result, bool is_result, jit::ValueId value) {
+            current_[is_result ? group_.result_of(e, operand_or_result) : group_.buffer_of(e, operand_or_result)] = value;
           },
           [&](ScalarUse use) { return use_scalar(use); });
       group_.facts(e).row->lower(body);

@@ -320,7 +320,7 @@ const OpRow* find_op_row(const graph::OpInfo& op) {
   return place->second;
 }
 
-bool is_pointwise(const graph::OpInfo& op) {
+bool has_pointwise_body(const graph::OpInfo& op) {
   const auto* row = find_op_row(op);
   return row && !row->folds;
 }

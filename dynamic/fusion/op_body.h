@@ -92,7 +92,7 @@ struct OpRow {
 
 // Null where the op is not written down.
 const OpRow* find_op_row(const graph::OpInfo& op);
-bool is_pointwise(const graph::OpInfo& op);
+bool has_pointwise_body(const graph::OpInfo& op);
 // Whether one element comes out with the same bits from a kernel of ours and from PyTorch's: it is no matter which runs.
 bool rounds_as_eager(const graph::OpInfo& op);
 

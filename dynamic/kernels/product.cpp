@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ceil_div.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
@@ -16,6 +17,7 @@
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/product_loops.h"
+#include "dynamic/kernels/transpose.h"
 
 namespace lockstep::dynamic {
 
@@ -28,9 +30,20 @@ constexpr int64_t kSmallestForOneDnn = 1 << 22;
 constexpr int64_t kLargestForSkinny = 1 << 24;  // beyond, packing pays
 constexpr int64_t kDeepestForSkinny = 1 << 12;  // sums are not split
 constexpr int64_t kBlockRows = 32;
-constexpr int64_t kGrain = 1 << 18;             // multiplications that a thread takes at least
-enum Way { kAsEager, kOneDnn, kSkinny, kWayCount };
+constexpr int64_t kGrain = 1 << 18;  // multiplications that a thread takes at least
+enum Way { kAsEager, kOneDnn, kSkinny };
 enum Kind : int64_t { kProduct = 17, kProducts = 18 };  // of the problem; convolutions have smaller ones
+
+// Nobody asked for other bits, or for the same ones.
+bool may_choose() {
+  const auto& context = at::globalContext();
+  return !context.deterministicAlgorithms() && context.float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
+}
+
+void replace(torch::jit::Stack& stack, Tensor result) {
+  stack.clear();
+  stack.emplace_back(std::move(result));
+}
 
 // Rows or columns that lie one behind the other.
 bool is_dense_matrix(const Tensor& tensor) {
@@ -38,10 +51,8 @@ bool is_dense_matrix(const Tensor& tensor) {
 }
 
 bool can_choose(const Tensor& left, const Tensor& right) {
-  const auto& context = at::globalContext();
   return is_dense_matrix(left) && is_dense_matrix(right) && left.size(1) == right.size(0) &&
-         left.size(0) * left.size(1) * right.size(1) >= kSmallestWork && !context.deterministicAlgorithms() &&
-         context.float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
+         left.size(0) * left.size(1) * right.size(1) >= kSmallestWork && may_choose();
 }
 
 // left @ right + bias by oneDNN's product with a weight of (out, in).
@@ -56,8 +67,8 @@ Tensor by_onednn(const Tensor& left, const Tensor& right, const std::optional<Te
 // In strips of columns, and those in blocks of rows: any number of these a thread.
 void multiply_strips(const ProductLoops& loops, const float* left, MatrixStrides strides, const float* right,
                      int64_t right_row, float* out, int64_t out_row, int64_t rows, int64_t depth, int64_t columns) {
-  const int64_t width = 3 * loops.lanes, strips = std::max<int64_t>(columns / width, 1);
-  const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
+  const int64_t width = loops.tile_width, strips = std::max<int64_t>(columns / width, 1);
+  const int64_t blocks = at::ceil_div(rows, kBlockRows);
   const int64_t grain = std::max<int64_t>(1, kGrain / (std::min(rows, kBlockRows) * depth * width));
   at::parallel_for(0, strips * blocks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
@@ -80,13 +91,13 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
                     right.stride(0), to, columns, rows, depth, columns);
   } else {
     const auto& loops = product_loops_for(rows);
-    const int64_t width = (rows + loops.lanes - 1) / loops.lanes * loops.lanes;
+    const int64_t width = at::round_up<int64_t>(rows, loops.lanes);
     const auto dense = left.contiguous(), turned = at::zeros({depth, width}, left.options());
     const auto result = at::empty({columns, width}, left.options());
-    loops.transpose(dense.const_data_ptr<float>(), depth, turned.mutable_data_ptr<float>(), width, rows, depth);
+    transpose(dense.const_data_ptr<float>(), depth, turned.mutable_data_ptr<float>(), width, rows, depth);
     multiply_strips(loops, factor, {right.stride(1), right.stride(0)}, turned.const_data_ptr<float>(), width,
                     result.mutable_data_ptr<float>(), width, columns, depth, width);
-    loops.transpose(result.const_data_ptr<float>(), width, to, columns, columns, rows);
+    transpose(result.const_data_ptr<float>(), width, to, columns, columns, rows);
   }
   if (bias) out.add_(*bias);
   return out;
@@ -111,30 +122,16 @@ Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tens
   return result;
 }
 
-}  // namespace
-
-bool try_mm(torch::jit::Stack& stack) {
-  const auto left = stack[0].toTensor(), right = stack[1].toTensor();
-  if (!can_choose(left, right)) return false;
-  auto result = fastest(left, right, std::nullopt, [&] { return at::mm(left, right); });
-  stack.clear();
-  stack.emplace_back(std::move(result));
-  return true;
-}
-
-namespace {
-
 bool has_dense_rows(const Tensor& matrices) { return matrices.stride(2) == 1; }
 bool has_dense_columns(const Tensor& matrices) { return matrices.stride(1) == 1; }
 
 bool can_choose_products(const Tensor& left, const Tensor& right) {
   if (!is_float_tensor(left) || !is_float_tensor(right) || left.dim() != 3 || right.dim() != 3) return false;
-  const auto& context = at::globalContext();
   const int64_t work = left.size(1) * left.size(2) * right.size(2);
   return left.size(0) == right.size(0) && left.size(2) == right.size(1) && work <= kLargestForSkinny &&
          work * left.size(0) >= kSmallestWork && left.size(2) <= kDeepestForSkinny &&
          right.size(2) >= product_loops().lanes && (has_dense_rows(right) || has_dense_columns(right)) &&
-         !context.deterministicAlgorithms() && context.float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
+         may_choose();
 }
 
 // One product after the other, shared out to threads. Where the columns on the right are dense, they are turned first.
@@ -150,7 +147,7 @@ Tensor one_by_one(const Tensor& left, const Tensor& right) {
     std::vector<float> turned(is_turned ? depth * columns : 0);
     for (int64_t i = begin; i < end; ++i) {
       const float* factor = other + i * right.stride(0);
-      if (is_turned) loops.transpose(factor, right.stride(2), turned.data(), columns, columns, depth);
+      if (is_turned) transpose(factor, right.stride(2), turned.data(), columns, columns, depth);
       loops.multiply(from + i * left.stride(0), {left.stride(1), left.stride(2)}, is_turned ? turned.data() : factor,
                      is_turned ? columns : right.stride(1), to + i * rows * columns, columns, rows, depth, columns);
     }
@@ -159,6 +156,13 @@ Tensor one_by_one(const Tensor& left, const Tensor& right) {
 }
 
 }  // namespace
+
+bool try_mm(torch::jit::Stack& stack) {
+  const auto left = stack[0].toTensor(), right = stack[1].toTensor();
+  if (!can_choose(left, right)) return false;
+  replace(stack, fastest(left, right, std::nullopt, [&] { return at::mm(left, right); }));
+  return true;
+}
 
 bool try_bmm(torch::jit::Stack& stack) {
   const auto left = stack[0].toTensor(), right = stack[1].toTensor();
@@ -169,8 +173,7 @@ bool try_bmm(torch::jit::Stack& stack) {
   Tensor result;
   run_chosen(problem, 1u << kAsEager | 1u << kSkinny, static_cast<double>(work),
              [&](int way) { result = way == kSkinny ? one_by_one(left, right) : at::bmm(left, right); });
-  stack.clear();
-  stack.emplace_back(std::move(result));
+  replace(stack, std::move(result));
   return true;
 }
 
@@ -182,9 +185,7 @@ bool try_addmm(torch::jit::Stack& stack) {
   if (!bias.defined() || bias.dim() != 1 || bias.size(0) != right.size(1) || bias.scalar_type() != at::kFloat ||
       !bias.is_contiguous() || bias.is_neg())
     return false;
-  auto result = fastest(left, right, bias, [&] { return at::addmm(bias, left, right); });
-  stack.clear();
-  stack.emplace_back(std::move(result));
+  replace(stack, fastest(left, right, bias, [&] { return at::addmm(bias, left, right); }));
   return true;
 }
 

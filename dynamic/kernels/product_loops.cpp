@@ -1,6 +1,5 @@
 #include "dynamic/kernels/product_loops.h"
 
-#include <algorithm>
 #include <type_traits>
 
 #include "dynamic/kernels/vector_loops.h"

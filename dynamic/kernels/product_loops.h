@@ -13,12 +13,11 @@ struct MatrixStrides {
 };
 
 struct ProductLoops {
-  int lanes;  // of a register; fewer columns than that are not taken
+  int lanes;       // of a register; fewer columns than that are not taken
+  int tile_width;  // columns that are worked on at a time, if there are as many
   // out[i, j] = sum over k < depth of left[i, k] * right[k, j]. Rows of `right` and `out` are dense.
   void (*multiply)(const float* left, MatrixStrides left_strides, const float* right, int64_t right_row, float* out,
                    int64_t out_row, int64_t rows, int64_t depth, int64_t columns);
-  // out[j, i] = matrix[i, j]. Rows of both are dense.
-  void (*transpose)(const float* matrix, int64_t row, float* out, int64_t out_row, int64_t rows, int64_t columns);
 };
 
 const ProductLoops& product_loops();

@@ -58,13 +58,4 @@ static void multiply(const float* left, MatrixStrides strides, const float* righ
   run(std::integral_constant<int, 1>());
 }
 
-// In squares that stay in the first cache.
-static void transpose(const float* matrix, int64_t row, float* out, int64_t out_row, int64_t rows, int64_t columns) {
-  constexpr int64_t kSquare = 16;
-  for (int64_t i = 0; i < rows; i += kSquare)
-    for (int64_t j = 0; j < columns; j += kSquare)
-      for (int64_t y = j; y < std::min(j + kSquare, columns); ++y)
-        for (int64_t x = i; x < std::min(i + kSquare, rows); ++x) out[y * out_row + x] = matrix[x * row + y];
-}
-
-static constexpr ProductLoops kLoops = {LOCKSTEP_LANES, &multiply, &transpose};
+static constexpr ProductLoops kLoops = {LOCKSTEP_LANES, kTileVectors * LOCKSTEP_LANES, &multiply};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "dynamic/kernels/transpose.h"
 #include "dynamic/vm/executor.h"
 
 namespace lockstep::dynamic {
@@ -33,21 +34,11 @@ const Hidden& hidden_of(const c10::StorageImpl& storage) {
   return *static_cast<const Hidden*>(storage.data_ptr().get_context());
 }
 
-constexpr int64_t kTile = 16;
-
 constexpr int64_t kBand = 256;       // pixels
 constexpr int64_t kGrain = 1 << 14;  // values a thread
 
-// Pixels [first, last) of (pixels, channels) to (channels, pixels), without any op: the hook must not see it.
-template <typename Value>
-void to_planes(const Value* from, int64_t channels, int64_t pixels, int64_t first, int64_t last, Value* to) {
-  for (int64_t c0 = 0; c0 < channels; c0 += kTile)
-    for (int64_t p0 = first; p0 < last; p0 += kTile)
-      for (int64_t c = c0; c < std::min(c0 + kTile, channels); ++c)
-        for (int64_t p = p0; p < std::min(p0 + kTile, last); ++p) to[c * pixels + p] = from[p * channels + c];
-}
-
-// In parallel where the thread has workers of its own.
+// From (pixels, channels) to (channels, pixels), without any op: the hook must not see it. In parallel where the thread has
+// workers of its own.
 template <typename Value>
 void to_planes(const Hidden& hidden, void* to, bool in_parallel) {
   const auto& [n, c, h, w] = hidden.sizes;
@@ -55,8 +46,8 @@ void to_planes(const Hidden& hidden, void* to, bool in_parallel) {
   const auto convert = [&, pixels = h * w, channels = c](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       const int64_t at = part / bands * channels * pixels, first = part % bands * kBand;
-      to_planes(static_cast<const Value*>(hidden.memory.get()) + at, channels, pixels, first,
-                std::min(first + kBand, pixels), static_cast<Value*>(to) + at);
+      transpose(static_cast<const Value*>(hidden.memory.get()) + at + first * channels, channels,
+                static_cast<Value*>(to) + at + first, pixels, std::min(kBand, pixels - first), channels);
     }
   };
   if (in_parallel) {
