@@ -21,23 +21,30 @@ constexpr OwnKernelRow kMeasured[] = {
 };
 
 // PyTorch's own kernels for these keep the order of their maps.
-constexpr std::pair<const char*, const char*> kKeepOrder[] = {
-    {"aten::max_pool2d_with_indices", ""},
-    {"aten::max_pool2d_with_indices_backward", ""},
-    {"aten::avg_pool2d", ""},
-    {"aten::avg_pool2d_backward", ""},
-    {"aten::_adaptive_avg_pool2d", ""},
-    {"aten::_adaptive_avg_pool2d_backward", ""},
-    {"aten::upsample_nearest2d", ""},
-    {"aten::upsample_nearest2d_backward", ""},
-    {"aten::cat", ""},
-    {"aten::mean", "dim"},
-    {"aten::sum", "dim_IntList"},
+constexpr struct {
+  const char* name;
+  const char* overload;
+  bool adds_up;  // so that the order shows in the last bits
+} kKeepOrder[] = {
+    {"aten::max_pool2d_with_indices", "", false},
+    {"aten::max_pool2d_with_indices_backward", "", true},
+    {"aten::avg_pool2d", "", true},
+    {"aten::avg_pool2d_backward", "", true},
+    {"aten::_adaptive_avg_pool2d", "", true},
+    {"aten::_adaptive_avg_pool2d_backward", "", true},
+    {"aten::upsample_nearest2d", "", false},
+    {"aten::upsample_nearest2d_backward", "", true},
+    {"aten::cat", "", false},
+    {"aten::mean", "dim", true},
+    {"aten::sum", "dim_IntList", true},
 };
+
+bool rounds_itself(const OwnKernelRow& row) { return &row >= std::begin(kMeasured) && &row < std::end(kMeasured); }
 
 struct KernelFacts {
   const OwnKernelRow* row = nullptr;
   MapOrder order = MapOrder::kPlanes;
+  bool may_round_otherwise = false;
 };
 
 // Infos live for ever, so that an address is a name.
@@ -52,9 +59,13 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
   for (const auto rows : {random_kernels(), measured_kernels()})
     for (const auto& row : rows)
       if (is_named(row.name, row.overload)) facts.row = &row;
+  facts.may_round_otherwise = facts.row && rounds_itself(*facts.row);
   if (facts.row && facts.row->map_kernel) facts.order = MapOrder::kAny;
-  for (const auto& [name, overload] : kKeepOrder)
-    if (is_named(name, overload)) facts.order = MapOrder::kAllAlike;
+  for (const auto& [name, overload, adds_up] : kKeepOrder) {
+    if (!is_named(name, overload)) continue;
+    facts.order = MapOrder::kAllAlike;
+    facts.may_round_otherwise = adds_up;
+  }
   return facts;
 }
 
@@ -65,5 +76,7 @@ std::span<const OwnKernelRow> measured_kernels() { return kMeasured; }
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op) { return find_facts(op).row; }
 
 MapOrder map_order_of(const graph::OpInfo& op) { return find_facts(op).order; }
+
+bool may_round_otherwise(const graph::OpInfo& op) { return find_facts(op).may_round_otherwise; }
 
 }  // namespace lockstep::dynamic

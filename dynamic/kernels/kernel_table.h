@@ -35,5 +35,7 @@ std::span<const OwnKernelRow> measured_kernels();
 // Null if there is none.
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op);
 MapOrder map_order_of(const graph::OpInfo& op);
+// Whether the last bits may be others than PyTorch's: a kernel of ours, or sums in the order that maps happen to have.
+bool may_round_otherwise(const graph::OpInfo& op);
 
 }  // namespace lockstep::dynamic

@@ -9,7 +9,9 @@
 #include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "dynamic/fusion/fuser.h"
+#include "dynamic/fusion/op_body.h"
 #include "dynamic/kernels/kernel_choice.h"
+#include "dynamic/kernels/kernel_table.h"
 #include "dynamic/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
@@ -225,6 +227,12 @@ void bind_inspection(py::module_& m) {
   m.def("force_kernel_way", [](int way) { dynamic::forced_way.store(way); });
   m.def("wait_for_kernels", [] { dynamic::KernelService::instance().wait(); },
         py::call_guard<py::gil_scoped_release>());
+  m.def("may_round_otherwise", [](const std::string& name, const std::string& overload) {
+    const auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
+    if (!handle) return false;
+    const auto& op = graph::op_info(*handle);
+    return !dynamic::rounds_as_eager(op) || dynamic::may_round_otherwise(op);
+  });
   m.def("skip_kernels", [](bool on) { dynamic::skip_kernels.store(on); });
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ class Eager:
 
     def start_counting(self, fn: Callable) -> None:
         """Called before the third call: what was traced and merged before does not count."""
+
+    def around_call(self) -> AbstractContextManager:
+        """Open during each call."""
+        return nullcontext()
 
     def settle(self) -> None:
         """Called between two calls."""
