@@ -8,6 +8,7 @@
 #include "coexec/clock.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
+#include "dynamic/vm/allocator.h"
 #include "dynamic/vm/timeline.h"
 #include "python/bindings/bind.h"
 
@@ -42,6 +43,7 @@ PyObject* call_eagerly(Function& function, PyObject* callable, PyObject* args, P
   function.counters.calls++;
   function.counters.reasons[static_cast<int>(graph::Reason::slower)]++;
   const dynamic::SpanScope span(dynamic::SpanKind::kEagerCall, function.graph.entry());
+  const dynamic::PoolScope pool;  // the same pages as in lockstep
   return PyObject_Call(callable, args, kwargs);
 }
 
