@@ -102,18 +102,33 @@ def _tolerance(record: tuple, values: np.ndarray) -> np.ndarray:
     return absolute + relative * np.abs(values)
 
 
+def _is_spread_alike(distances: np.ndarray, moved: np.ndarray) -> bool:
+    """Whether few, many and all elements are as near as they are in eager's own runs.
+
+    Where a whole tensor is chaos (the gradient behind a batch norm over two values that are equal
+    but for rounding), some element parts further than it happened to in so many runs.
+    """
+    shares = (0.25, 0.5, 0.75, 0.9, 0.99, 1)
+    own = np.quantile(moved, shares, axis=1).max(axis=1)
+    return bool(np.all(np.quantile(distances, shares) <= _FACTOR * own))
+
+
 def _is_number_within(x: tuple, z: tuple, moved: list[tuple | None]) -> bool:
     a, b = _values(x), _values(z)
     if a is None or b is None or a.shape != b.shape or x[:-1] != z[:-1]:
         return False
+    if a.size == 0:
+        return True
     others = [v for v in map(_values, moved) if v is not None and v.shape == a.shape]
-    spread = np.max([np.abs(v - a) for v in others], axis=0) if others else np.zeros_like(a)
-    wild = ~np.isfinite(spread)  # eager has a number here and none there
-    spread = np.where(wild, np.inf, spread)
-    allowed = _tolerance(x, a) + _FACTOR * np.maximum(spread, np.median(spread))
     with np.errstate(invalid="ignore"):
-        near = np.abs(a - b) <= allowed
-    return bool(np.all(near | (a == b) | (np.isnan(a) & np.isnan(b)) | wild))
+        spreads = np.abs(np.array(others or [a]) - a)
+        beyond = np.maximum(np.abs(a - b) - _tolerance(x, a), 0)
+    wild = ~np.isfinite(spreads).all(axis=0)  # eager has a number here and none there
+    beyond[wild | (a == b) | (np.isnan(a) & np.isnan(b))] = 0
+    spreads[:, wild] = 0
+    largest = spreads.max(axis=0)
+    near = beyond <= _FACTOR * np.maximum(largest, np.median(largest))
+    return bool(near.all()) or _is_spread_alike(beyond, spreads)
 
 
 def _is_text_within(x: tuple, z: tuple, moved: list[tuple | None]) -> bool:
