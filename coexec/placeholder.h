@@ -16,13 +16,14 @@
 #include <vector>
 
 #include "dynamic/vm/event.h"
+#include "dynamic/vm/recycled.h"
 
 namespace lockstep::coexec {
 
 class Session;
 using dynamic::StorageRef;
 
-struct Link {
+struct Link : dynamic::Recycled<Link> {
   StorageRef twin;
   c10::weak_intrusive_ptr<c10::StorageImpl> user;
   Session* session = nullptr;   // whose events `written` and `read` count; sessions live for ever

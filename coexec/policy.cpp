@@ -20,7 +20,7 @@ constexpr int kMaxPasses = 4;      // through the rounds, until it is clear whet
 constexpr double kClear = 3;       // standard errors between the two
 constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement; doubles
 constexpr uint64_t kMaxSettle = 4096;
-constexpr double kAdvantage = 0.98;    // the other way must be this much faster to be taken
+constexpr double kAdvantage = 0.96;    // the other way must be this much faster to be taken: less is within the noise
 
 struct Estimate {
   double mean, error;

@@ -10,6 +10,7 @@
 #include "dynamic/kernels/kernel_table.h"
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/memory_log.h"
+#include "dynamic/vm/recycled.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "dynamic/vm/timeline.h"
 
@@ -29,10 +30,18 @@ at::Tensor tensor_over(StorageRef storage, const Layout& layout, int64_t offset)
   return tensor;
 }
 
+namespace {
+
+struct EmptyStorage final : Recycled<EmptyStorage>, c10::StorageImpl {
+  using c10::StorageImpl::StorageImpl;
+};
+
+}  // namespace
+
 StorageRef create_empty_storage(int64_t bytes) {
-  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                               c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)),
-                                               c10::GetCPUAllocator(), /*resizable=*/true);
+  return c10::make_intrusive<EmptyStorage>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                           c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)),
+                                           c10::GetCPUAllocator(), /*resizable=*/true);
 }
 
 namespace {

@@ -82,10 +82,10 @@ TEST(Policy, MeasuresLongerWhereCallsScatter) {
 
 TEST(Policy, CoExecutesWhereEagerIsNotClearlyFaster) {
   Policy policy;
-  run(policy, kCallsWhereUnclear, fixed(1, 1.2, 0.99));
+  run(policy, kCallsWhereUnclear, fixed(1, 1.2, 0.97));
   EXPECT_EQ(policy.figures().way, Way::kBehind);
   Policy other;
-  run(other, kCallsWhereUnclear, fixed(1, 1.2, 0.97));
+  run(other, kCallsWhereUnclear, fixed(1, 1.2, 0.95));
   EXPECT_EQ(other.figures().way, Way::kEager);
 }
 
@@ -112,7 +112,7 @@ TEST(Policy, OneLongPauseDecidesNothing) {
 TEST(Policy, KeepsItsWayUnlessAnotherIsClearlyFaster) {
   Policy policy;
   run(policy, kCallsToChoose, fixed(1, 2, 2));
-  run(policy, 1000, fixed(1, 0.99, 2));
+  run(policy, 1000, fixed(1, 0.97, 2));
   EXPECT_GT(policy.figures().measurements, 1u);
   EXPECT_EQ(policy.figures().way, Way::kBehind);
   run(policy, 5000, fixed(1, 2, 0.5));
