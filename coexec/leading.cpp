@@ -545,7 +545,7 @@ Operand Session::operand_of(OperandView& view) {
   if (!view.storage) return operand;
   const auto& tensor = *view.tensor;
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-    operand.direct = tensor;
+    operand.direct = view.link ? tensor : numbers_.find(tensor);
     return operand;
   }
   if (!view.link) {

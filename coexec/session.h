@@ -10,6 +10,7 @@
 #include "coexec/graph_runner.h"
 #include "coexec/host.h"
 #include "coexec/placeholder.h"
+#include "coexec/shared_numbers.h"
 #include "tracer/hook.h"
 #include "tracer/location.h"
 
@@ -189,6 +190,7 @@ class Session final : public tracer::OpSink {
   std::optional<bool> decided_;  // what the last plain bool(t) gave
 
   std::vector<OperandView> operands_;
+  SharedNumbers numbers_;
   graph::SignatureWords words_;
   uint64_t hash_ = 0;
   c10::DispatchKeySet keys_;  // of the op at the hook: where it goes on

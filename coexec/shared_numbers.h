@@ -1,0 +1,35 @@
+// Numbers that the argument parser wrapped into tensors, by value. They are mostly the same few: the runner keeps one of
+// each, and what the parser makes anew at each op dies on the thread that made it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+namespace lockstep::coexec {
+
+class SharedNumbers {
+ public:
+  // A tensor of the same type and value: never written, since it is nobody's.
+  const at::Tensor& find(const at::Tensor& number) {
+    if (number.dim() != 0 || number.itemsize() != sizeof(uint64_t)) return number;
+    uint64_t bits = 0;
+    std::memcpy(&bits, number.const_data_ptr(), sizeof bits);
+    auto& place = places_[(bits ^ bits >> 32 ^ bits >> 52) % places_.size()];
+    if (!place.number.defined() || place.bits != bits || place.number.scalar_type() != number.scalar_type() ||
+        place.number.is_inference() != number.is_inference())
+      place = {bits, number};
+    return place.number;
+  }
+
+ private:
+  struct Place {
+    uint64_t bits = 0;
+    at::Tensor number;
+  };
+  std::array<Place, 64> places_;
+};
+
+}  // namespace lockstep::coexec
