@@ -1,6 +1,7 @@
 """Writes the tables of knobs and reasons in docs/ anew, from those of the package.
 
-Run it with PYTHONPATH=python after a change of either table.
+Run it with PYTHONPATH=python after a change of either table. What a row of docs/ says beyond the
+package's sentence stays.
 """
 
 import sys
@@ -20,7 +21,11 @@ def replace_table(document, head, rows):
     end = start
     while text.startswith("|", end):
         end = text.index("\n", end) + 1
-    path.write_text(text[:start] + "".join(row + "\n" for row in rows) + text[end:])
+    known = text[start:end].splitlines()
+    longer = {
+        row: next((k for k in known if k.startswith(row.removesuffix(" |"))), row) for row in rows
+    }
+    path.write_text(text[:start] + "".join(longer[row] + "\n" for row in rows) + text[end:])
 
 
 def main():

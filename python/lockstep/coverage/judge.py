@@ -267,7 +267,10 @@ def judge(program: Program, way: Eager, mark: Mark = lambda phase: None) -> dict
         moved = sensitivity.move(lambda other: record(program, other))
         status, lines = _differences(a, b, c, way, masks, moved)
         if status == "equal":
-            unstable = [*unstable, "digits that eager does not have either when ops round otherwise"]
+            unstable = [
+                *unstable,
+                "digits that eager does not have either when ops round otherwise",
+            ]
     return {
         "program": program.name,
         "status": status,

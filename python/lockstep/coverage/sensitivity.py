@@ -2,8 +2,9 @@
 
 A gradient that is nothing but rounding (the bias of attention's keys, say, whose exact gradient is
 zero) and that Adam makes a full step has no right digits, in eager neither. So eager runs again,
-several times, and after each op that Lockstep may round otherwise its results are moved by up to one
-unit in the last place, at random. Where those runs part, the way that is judged may part as far.
+several times, and after each op that Lockstep may round otherwise its results are moved by up to
+one unit in the last place, at random. Where those runs part, the way that is judged may part as
+far.
 """
 
 from __future__ import annotations
