@@ -11,6 +11,7 @@
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/map_order.h"
+#include "dynamic/kernels/winograd.h"
 
 namespace lockstep::dynamic {
 
@@ -70,10 +71,6 @@ ConvolutionShape shape_of(const Convolution& c, int64_t oh, int64_t ow) {
   return s;
 }
 
-bool is_product(const Convolution& c, const ConvolutionShape& s) {
-  return !c.transposed && c.groups == 1 && s.columns_bytes() <= kMaxColumnsBytes;
-}
-
 void add_words(Problem& problem, IntArrayRef words) { problem.insert(problem.end(), words.begin(), words.end()); }
 
 double work_of(const Convolution& c) { return static_cast<double>(c.input.numel()); }
@@ -89,8 +86,9 @@ Problem problem_of(int64_t kind, const Convolution& c, const Tensor& gradient, i
   return problem;
 }
 
-enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples };
+enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples, kByWinograd };
 constexpr uint32_t bit(int way) { return 1u << way; }
+bool is_own(int way) { return way == kByColumns || way == kBySamples || way == kByWinograd; }
 enum Kind : int64_t { kForward = 1, kInputGradient = 2, kWeightGradient = 3 };
 
 // In planes, and with the strides that eager gives dims of size 1.
@@ -123,7 +121,9 @@ Tensor in_order(const Tensor& map, at::MemoryFormat order) {
   return order == kChannelsLast ? map.as_strided(map.sizes(), innermost_strides(map.sizes())) : map;
 }
 
-at::MemoryFormat order_of(int way) { return way == kChannelsInnermost ? kChannelsLast : at::MemoryFormat::Contiguous; }
+bool wants_innermost(int way) { return way == kChannelsInnermost || way == kByWinograd; }
+
+at::MemoryFormat order_of(int way) { return wants_innermost(way) ? kChannelsLast : at::MemoryFormat::Contiguous; }
 
 // The maps in the order that a way takes, and the weight.
 struct Ordered {
@@ -149,7 +149,7 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
   run_chosen(
       problem, allowed, work_of(c),
       [&](int way) {
-        const bool opens_chain = way == kChannelsInnermost && c.in_any_order && !is_innermost(c.input) &&
+        const bool opens_chain = wants_innermost(way) && c.in_any_order && !is_innermost(c.input) &&
                                  !(gradient.defined() && is_innermost(gradient));
         return opens_chain ? kOpening : 1.0;
       },
@@ -163,9 +163,11 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
       });
 }
 
-uint32_t product_ways(const Convolution& c, const ConvolutionShape& s) {
-  if (!is_product(c, s)) return 0;
-  return bit(kByColumns) | (s.is_pointwise() ? bit(kBySamples) : 0);
+// Those of our own.
+uint32_t own_ways(const Convolution& c, const ConvolutionShape& s) {
+  if (c.transposed || c.groups != 1) return 0;
+  return (s.columns_bytes() <= kMaxColumnsBytes ? bit(kByColumns) : 0) | (s.is_pointwise() ? bit(kBySamples) : 0) |
+         (is_for_winograd(s) ? bit(kByWinograd) : 0);
 }
 
 int64_t out_size(const Convolution& c, int dim) {
@@ -177,11 +179,12 @@ int64_t out_size(const Convolution& c, int dim) {
 // other, too.
 Tensor input_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
   Tensor result;
-  run_in_order(problem_of(kInputGradient, c, gradient, 0), bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s), c,
+  run_in_order(problem_of(kInputGradient, c, gradient, 0), bit(kAsEager) | bit(kChannelsInnermost) | own_ways(c, s), c,
                gradient, Input::kSizes, [&](int way, const Ordered& o) {
                  switch (way) {
                    case kByColumns: result = input_gradient_by_columns(o.gradient, c.weight, s); break;
                    case kBySamples: result = input_gradient_by_samples(o.gradient, c.weight, s); break;
+                   case kByWinograd: result = input_gradient_by_winograd(o.gradient, c.weight, s); break;
                    default: result = std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false}));
                  }
                  result = finished_like_input(c, result);
@@ -195,16 +198,17 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
   std::tuple<Tensor, Tensor, Tensor> results;
   auto& [unused, weight, bias] = results;
   run_in_order(problem_of(kWeightGradient, c, gradient, with_bias),
-               bit(kAsEager) | bit(kChannelsInnermost) | product_ways(c, s), c, gradient, Input::kValues,
+               bit(kAsEager) | bit(kChannelsInnermost) | own_ways(c, s), c, gradient, Input::kValues,
                [&](int way, const Ordered& o) {
                  switch (way) {
                    case kByColumns: weight = weight_gradient_by_columns(o.gradient, o.c.input, s); break;
                    case kBySamples: weight = weight_gradient_by_samples(o.gradient, o.c.input, s); break;
+                   case kByWinograd: weight = weight_gradient_by_winograd(o.gradient, o.c.input, s); break;
                    default:
                      results = backward(o.c, o.gradient, bias_sizes, {false, true, with_bias});
                      weight = as_eager(weight);
                  }
-                 if (with_bias && (way == kByColumns || way == kBySamples)) bias = o.gradient.sum({0, 2, 3});
+                 if (with_bias && is_own(way)) bias = o.gradient.sum({0, 2, 3});
                });
   return {weight, bias};
 }
@@ -224,13 +228,14 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   if (!c.transposed) {
     s = shape_of(c, out_size(c, 0), out_size(c, 1));
     if (s.c != c.weight.size(1) * c.groups || s.oh <= 0 || s.ow <= 0) return false;  // eager says what is wrong
-    if (!has_bias || bias->scalar_type() == at::kFloat) allowed |= product_ways(c, s);
+    if (!has_bias || bias->scalar_type() == at::kFloat) allowed |= own_ways(c, s);
   }
   Tensor result;
   run_in_order(problem_of(kForward, c, {}, has_bias), allowed, c, {}, Input::kValues, [&](int way, const Ordered& o) {
     switch (way) {
       case kByColumns: result = forward_by_columns(o.c.input, c.weight, s); break;
       case kBySamples: result = forward_by_samples(o.c.input, c.weight, s); break;
+      case kByWinograd: result = finished(c, forward_by_winograd(o.c.input, c.weight, has_bias ? bias : std::nullopt, s)); break;
       default: result = finished(c, forward(o.c, bias));
     }
     if (has_bias && (way == kByColumns || way == kBySamples)) result.add_(bias->view({1, s.o, 1, 1}));

@@ -1,0 +1,204 @@
+#include "dynamic/kernels/winograd.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ceil_div.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "dynamic/kernels/product_loops.h"
+#include "dynamic/kernels/transpose.h"
+#include "dynamic/kernels/winograd_loops.h"
+
+namespace lockstep::dynamic {
+
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kTile = 16;             // numbers
+constexpr int64_t kFewestChannels = 16;   // a register of the loops under products
+constexpr int64_t kMostWindows = 1 << 17; // beyond, windows as tiles take much memory, and maps are too small to pay for it
+constexpr int64_t kBlockFloats = 1 << 18; // tiles of both maps that a thread holds: its cache
+constexpr int64_t kSmallestBlock = 48, kLargestBlock = 512;  // tiles
+
+// A map, channels innermost, cut into tiles of 2x2 outputs.
+struct Tiles {
+  int64_t h, w, channels;  // of the map
+  int64_t across, in_map;  // tiles
+  int64_t side;            // pixels of the map that a tile covers, and
+  int64_t above, left;     // where the first tile begins
+
+  // pixels[i] of tile number `tile`; `outside` where there is none.
+  template <class Value>
+  void find(Value* map, int64_t tile, Value* outside, Value** pixels) const {
+    const int64_t n = tile / in_map, y0 = tile % in_map / across * 2 - above, x0 = tile % across * 2 - left;
+    for (int64_t y = y0; y < y0 + side; ++y)
+      for (int64_t x = x0; x < x0 + side; ++x)
+        *pixels++ = y >= 0 && y < h && x >= 0 && x < w ? map + ((n * h + y) * w + x) * channels : outside;
+  }
+};
+
+int64_t tiles_across(int64_t size) { return at::ceil_div<int64_t>(size, 2); }
+
+// Those of a map that is read, for outputs of (out_h, out_w), and of these.
+Tiles read_tiles(int64_t h, int64_t w, int64_t channels, int64_t out_h, int64_t out_w, const int64_t* padding) {
+  return {h, w, channels, tiles_across(out_w), tiles_across(out_h) * tiles_across(out_w), 4, padding[0], padding[1]};
+}
+Tiles written_tiles(int64_t h, int64_t w, int64_t channels) {
+  return {h, w, channels, tiles_across(w), tiles_across(h) * tiles_across(w), 2, 0, 0};
+}
+
+// Of so many tiles, with so many channels of both maps together.
+int64_t block_size(int64_t channels, int64_t count) {
+  const int64_t block = std::clamp(kBlockFloats / (kTile * channels), kSmallestBlock, kLargestBlock);
+  return std::min(block, at::ceil_div<int64_t>(count, at::get_num_threads()));
+}
+
+Tensor create_map(int64_t n, int64_t channels, int64_t h, int64_t w, const Tensor& like) {
+  return at::empty({n, channels, h, w}, like.options().memory_format(at::MemoryFormat::ChannelsLast));
+}
+
+// Windows (from, 9, to) as tiles (16, from, to).
+Tensor transformed(const Tensor& windows) {
+  const int64_t from = windows.size(0), to = windows.size(2);
+  auto tiles = at::empty({kTile, from, to}, windows.options());
+  const auto* taps = windows.const_data_ptr<float>();
+  auto* out = tiles.mutable_data_ptr<float>();
+  at::parallel_for(0, from, std::max<int64_t>(1, (1 << 12) / to), [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c)
+      winograd_loops().from_window(taps + c * 9 * to, to, to, out + c * to, from * to);
+  });
+  return tiles;
+}
+
+// out = the convolution of `input` with windows that are tiles already: (16, from, to).
+Tensor convolve(const Tensor& input, const Tensor& windows, const std::optional<Tensor>& bias, int64_t out_h,
+                int64_t out_w, const int64_t* padding) {
+  const int64_t n = input.size(0), from = windows.size(1), to = windows.size(2);
+  const auto read = read_tiles(input.size(2), input.size(3), from, out_h, out_w, padding);
+  const auto written = written_tiles(out_h, out_w, to);
+  auto result = create_map(n, to, out_h, out_w, input);
+  const auto* source = input.const_data_ptr<float>();
+  auto* target = result.mutable_data_ptr<float>();
+  const int64_t count = n * read.in_map, block = block_size(from + to, count);
+  const std::vector<float> zeros(std::max(from, to));
+  const auto dense_bias = bias ? bias->contiguous() : Tensor();
+  const float* shift = bias ? dense_bias.const_data_ptr<float>() : zeros.data();
+  const auto* factors = windows.const_data_ptr<float>();
+  const auto& loops = winograd_loops();
+  const auto multiply = product_loops_for(to).multiply;
+  const auto tiles = at::empty({at::get_num_threads(), kTile * block * from}, input.options());
+  const auto products = at::empty({at::get_num_threads(), kTile * block * to}, input.options());
+  auto* all_in = tiles.mutable_data_ptr<float>();
+  auto* all_out = products.mutable_data_ptr<float>();
+  at::parallel_for(0, at::ceil_div(count, block), 1, [&](int64_t begin, int64_t end) {
+    auto* in = all_in + at::get_thread_num() * tiles.size(1);
+    auto* out = all_out + at::get_thread_num() * products.size(1);
+    std::vector<float> unused(to);
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t first = b * block, size = std::min(block, count - first);
+      for (int64_t t = 0; t < size; ++t) {
+        const float* pixels[16];
+        read.find(source, first + t, zeros.data(), pixels);
+        loops.from_pixels(pixels, from, in + t * from, block * from);
+      }
+      for (int64_t i = 0; i < kTile; ++i)
+        multiply(in + i * block * from, {from, 1}, factors + i * from * to, to, out + i * block * to, to, size, from, to);
+      for (int64_t t = 0; t < size; ++t) {
+        float* pixels[4];
+        written.find(target, first + t, unused.data(), pixels);
+        loops.to_pixels(out + t * to, block * to, to, shift, pixels);
+      }
+    }
+  });
+  return result;
+}
+
+}  // namespace
+
+bool is_for_winograd(const ConvolutionShape& s) {
+  const auto fits = [](int64_t stride, int64_t padding, int64_t dilation) {
+    return stride == 1 && dilation == 1 && padding >= 0 && padding <= 2;
+  };
+  return s.kh == 3 && s.kw == 3 && fits(s.stride[0], s.padding[0], s.dilation[0]) &&
+         fits(s.stride[1], s.padding[1], s.dilation[1]) && s.c >= kFewestChannels && s.o >= kFewestChannels &&
+         s.c * s.o <= kMostWindows;
+}
+
+Tensor forward_by_winograd(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                           const ConvolutionShape& s) {
+  const auto taps = at::empty({s.c, 9, s.o}, weight.options());
+  transpose(weight.const_data_ptr<float>(), s.c * 9, taps.mutable_data_ptr<float>(), s.o, s.o, s.c * 9);
+  return convolve(input, transformed(taps), bias, s.oh, s.ow, s.padding);
+}
+
+// A convolution of the gradient with the windows turned round.
+Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
+  const auto taps = at::empty({s.o, 9, s.c}, weight.options());
+  auto* turned = taps.mutable_data_ptr<float>();
+  const auto* windows = weight.const_data_ptr<float>();
+  at::parallel_for(0, s.o, std::max<int64_t>(1, (1 << 12) / s.c), [&](int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o)
+      for (int64_t c = 0; c < s.c; ++c)
+        for (int64_t tap = 0; tap < 9; ++tap) turned[(o * 9 + 8 - tap) * s.c + c] = windows[(o * s.c + c) * 9 + tap];
+  });
+  const int64_t padding[] = {2 - s.padding[0], 2 - s.padding[1]};
+  return convolve(gradient, transformed(taps), std::nullopt, s.h, s.w, padding);
+}
+
+Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
+  const auto read = read_tiles(s.h, s.w, s.c, s.oh, s.ow, s.padding);
+  const auto written = written_tiles(s.oh, s.ow, s.o);
+  const auto* slopes = gradient.const_data_ptr<float>();
+  const auto* values = input.const_data_ptr<float>();
+  const std::vector<float> zeros(std::max(s.c, s.o));
+  const int64_t count = s.n * read.in_map, block = block_size(s.c + s.o, count);
+  const int64_t blocks = at::ceil_div(count, block), parts = std::min<int64_t>(at::get_num_threads(), blocks);
+  const auto& loops = winograd_loops();
+  const auto multiply = product_loops_for(s.o).multiply;
+  const auto tiles = at::empty({parts, kTile * block * s.c}, input.options());
+  const auto slope_tiles = at::empty({parts, kTile * block * s.o}, input.options());
+  const int64_t window_count = s.c * s.o;
+  const auto products = at::empty({parts, window_count}, input.options());
+  auto sums = at::zeros({parts, kTile, window_count}, input.options());
+  auto* all_in = tiles.mutable_data_ptr<float>();
+  auto* all_slope_in = slope_tiles.mutable_data_ptr<float>();
+  auto* all_products = products.mutable_data_ptr<float>();
+  auto* all_sums = sums.mutable_data_ptr<float>();
+  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      auto* in = all_in + part * tiles.size(1);
+      auto* slope_in = all_slope_in + part * slope_tiles.size(1);
+      auto* product = all_products + part * window_count;
+      auto* sum = all_sums + part * kTile * window_count;
+      for (int64_t b = part * blocks / parts; b < (part + 1) * blocks / parts; ++b) {
+        const int64_t first = b * block, size = std::min(block, count - first);
+        for (int64_t t = 0; t < size; ++t) {
+          const float* pixels[16];
+          read.find(values, first + t, zeros.data(), pixels);
+          loops.from_pixels(pixels, s.c, in + t * s.c, block * s.c);
+          written.find(slopes, first + t, zeros.data(), pixels);
+          loops.from_gradient(pixels, s.o, slope_in + t * s.o, block * s.o);
+        }
+        for (int64_t i = 0; i < kTile; ++i) {
+          multiply(in + i * block * s.c, {1, s.c}, slope_in + i * block * s.o, s.o, product, s.o, s.c, size, s.o);
+          for (int64_t j = 0; j < window_count; ++j) sum[i * window_count + j] += product[j];
+        }
+      }
+    }
+  });
+  for (int64_t part = 1; part < parts; ++part) sums[0].add_(sums[part]);
+  const auto taps = at::empty({s.c, 9, s.o}, input.options());
+  const auto* total = sums.const_data_ptr<float>();
+  for (int64_t c = 0; c < s.c; ++c)
+    loops.to_window(total + c * s.o, window_count, s.o, taps.mutable_data_ptr<float>() + c * 9 * s.o, s.o);
+  auto result = at::empty({s.o, s.c, 3, 3}, input.options());
+  transpose(taps.const_data_ptr<float>(), s.o, result.mutable_data_ptr<float>(), s.c * 9, s.c * 9, s.o);
+  return result;
+}
+
+}  // namespace lockstep::dynamic

@@ -1,0 +1,21 @@
+// Convolutions with windows of 3x3 and stride 1 by Winograd's F(2x2, 3x3): 16 multiplications where there are 36, for some
+// additions more. Maps come and go with their channels innermost; within float32's accuracy, in other last bits.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "dynamic/kernels/convolution_ways.h"
+
+namespace lockstep::dynamic {
+
+bool is_for_winograd(const ConvolutionShape& shape);
+
+at::Tensor forward_by_winograd(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                               const ConvolutionShape& shape);
+at::Tensor input_gradient_by_winograd(const at::Tensor& gradient, const at::Tensor& weight,
+                                      const ConvolutionShape& shape);
+// In planes, as weights are.
+at::Tensor weight_gradient_by_winograd(const at::Tensor& gradient, const at::Tensor& input,
+                                       const ConvolutionShape& shape);
+
+}  // namespace lockstep::dynamic
