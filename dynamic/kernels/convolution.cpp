@@ -88,7 +88,6 @@ Problem problem_of(int64_t kind, const Convolution& c, const Tensor& gradient, i
 
 enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples, kByWinograd };
 constexpr uint32_t bit(int way) { return 1u << way; }
-bool is_own(int way) { return way == kByColumns || way == kBySamples || way == kByWinograd; }
 enum Kind : int64_t { kForward = 1, kInputGradient = 2, kWeightGradient = 3 };
 
 // In planes, and with the strides that eager gives dims of size 1.
@@ -185,8 +184,9 @@ Tensor input_gradient(const Convolution& c, const Tensor& gradient, const Convol
                    case kByColumns: result = input_gradient_by_columns(o.gradient, c.weight, s); break;
                    case kBySamples: result = input_gradient_by_samples(o.gradient, c.weight, s); break;
                    case kByWinograd: result = input_gradient_by_winograd(o.gradient, c.weight, s); break;
-                   default: result = std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false}));
+                   default: break;
                  }
+                 if (!result.defined()) result = std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false}));
                  result = finished_like_input(c, result);
                });
   return result;
@@ -204,11 +204,14 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
                    case kByColumns: weight = weight_gradient_by_columns(o.gradient, o.c.input, s); break;
                    case kBySamples: weight = weight_gradient_by_samples(o.gradient, o.c.input, s); break;
                    case kByWinograd: weight = weight_gradient_by_winograd(o.gradient, o.c.input, s); break;
-                   default:
-                     results = backward(o.c, o.gradient, bias_sizes, {false, true, with_bias});
-                     weight = as_eager(weight);
+                   default: break;
                  }
-                 if (with_bias && is_own(way)) bias = o.gradient.sum({0, 2, 3});
+                 if (!weight.defined()) {
+                   results = backward(o.c, o.gradient, bias_sizes, {false, true, with_bias});
+                   weight = as_eager(weight);
+                 } else if (with_bias) {
+                   bias = o.gradient.sum({0, 2, 3});
+                 }
                });
   return {weight, bias};
 }
@@ -235,10 +238,12 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
     switch (way) {
       case kByColumns: result = forward_by_columns(o.c.input, c.weight, s); break;
       case kBySamples: result = forward_by_samples(o.c.input, c.weight, s); break;
-      case kByWinograd: result = finished(c, forward_by_winograd(o.c.input, c.weight, has_bias ? bias : std::nullopt, s)); break;
-      default: result = finished(c, forward(o.c, bias));
+      case kByWinograd: result = forward_by_winograd(o.c.input, c.weight, has_bias ? bias : std::nullopt, s); break;
+      default: break;
     }
+    if (!result.defined()) result = forward(o.c, bias);
     if (has_bias && (way == kByColumns || way == kBySamples)) result.add_(bias->view({1, s.o, 1, 1}));
+    if (wants_innermost(way) || way == kAsEager) result = finished(c, result);
   });
   stack.clear();
   stack.emplace_back(std::move(result));

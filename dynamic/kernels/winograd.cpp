@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "dynamic/kernels/product_loops.h"
@@ -22,6 +23,7 @@ using at::Tensor;
 constexpr int64_t kTile = 16;             // numbers
 constexpr int64_t kFewestChannels = 16;   // a register of the loops under products
 constexpr int64_t kMostWindows = 1 << 17; // beyond, windows as tiles take much memory, and maps are too small to pay for it
+constexpr int64_t kFewestPositions = 1 << 10;  // that a gradient of weights is added up over: no tap sees zeros alone
 constexpr int64_t kBlockFloats = 1 << 18; // tiles of both maps that a thread holds: its cache
 constexpr int64_t kSmallestBlock = 48, kLargestBlock = 512;  // tiles
 
@@ -62,6 +64,23 @@ Tensor create_map(int64_t n, int64_t channels, int64_t h, int64_t w, const Tenso
   return at::empty({n, channels, h, w}, like.options().memory_format(at::MemoryFormat::ChannelsLast));
 }
 
+// Whether some pixel of a map is zero in all of its channels.
+bool has_empty_pixel(const Tensor& map) {
+  const int64_t channels = map.size(1), count = map.numel() / channels;
+  const auto* values = map.const_data_ptr<float>();
+  std::atomic<bool> found{false};
+  at::parallel_for(0, count, 1 << 12, [&](int64_t begin, int64_t end) {
+    for (const float* pixel = values + begin * channels; pixel < values + end * channels; pixel += channels) {
+      if (pixel[0] != 0) continue;
+      if (std::all_of(pixel, pixel + channels, [](float value) { return value == 0; })) {
+        found = true;
+        return;
+      }
+    }
+  });
+  return found;
+}
+
 // Windows (from, 9, to) as tiles (16, from, to).
 Tensor transformed(const Tensor& windows) {
   const int64_t from = windows.size(0), to = windows.size(2);
@@ -75,9 +94,10 @@ Tensor transformed(const Tensor& windows) {
   return tiles;
 }
 
-// out = the convolution of `input` with windows that are tiles already: (16, from, to).
+// The convolution of `input` with windows that are tiles already: (16, from, to).
 Tensor convolve(const Tensor& input, const Tensor& windows, const std::optional<Tensor>& bias, int64_t out_h,
                 int64_t out_w, const int64_t* padding) {
+  if (has_empty_pixel(input)) return {};
   const int64_t n = input.size(0), from = windows.size(1), to = windows.size(2);
   const auto read = read_tiles(input.size(2), input.size(3), from, out_h, out_w, padding);
   const auto written = written_tiles(out_h, out_w, to);
@@ -95,10 +115,12 @@ Tensor convolve(const Tensor& input, const Tensor& windows, const std::optional<
   const auto products = at::empty({at::get_num_threads(), kTile * block * to}, input.options());
   auto* all_in = tiles.mutable_data_ptr<float>();
   auto* all_out = products.mutable_data_ptr<float>();
+  std::atomic<bool> is_finite{true};
   at::parallel_for(0, at::ceil_div(count, block), 1, [&](int64_t begin, int64_t end) {
     auto* in = all_in + at::get_thread_num() * tiles.size(1);
     auto* out = all_out + at::get_thread_num() * products.size(1);
     std::vector<float> unused(to);
+    bool is_own_finite = true;
     for (int64_t b = begin; b < end; ++b) {
       const int64_t first = b * block, size = std::min(block, count - first);
       for (int64_t t = 0; t < size; ++t) {
@@ -111,11 +133,12 @@ Tensor convolve(const Tensor& input, const Tensor& windows, const std::optional<
       for (int64_t t = 0; t < size; ++t) {
         float* pixels[4];
         written.find(target, first + t, unused.data(), pixels);
-        loops.to_pixels(out + t * to, block * to, to, shift, pixels);
+        is_own_finite &= loops.to_pixels(out + t * to, block * to, to, shift, pixels);
       }
     }
+    if (!is_own_finite) is_finite = false;
   });
-  return result;
+  return is_finite ? result : Tensor();
 }
 
 }  // namespace
@@ -151,6 +174,7 @@ Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, 
 }
 
 Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
+  if (s.positions() < kFewestPositions) return {};
   const auto read = read_tiles(s.h, s.w, s.c, s.oh, s.ow, s.padding);
   const auto written = written_tiles(s.oh, s.ow, s.o);
   const auto* slopes = gradient.const_data_ptr<float>();
@@ -194,8 +218,10 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
   for (int64_t part = 1; part < parts; ++part) sums[0].add_(sums[part]);
   const auto taps = at::empty({s.c, 9, s.o}, input.options());
   const auto* total = sums.const_data_ptr<float>();
+  bool is_finite = true;
   for (int64_t c = 0; c < s.c; ++c)
-    loops.to_window(total + c * s.o, window_count, s.o, taps.mutable_data_ptr<float>() + c * 9 * s.o, s.o);
+    is_finite &= loops.to_window(total + c * s.o, window_count, s.o, taps.mutable_data_ptr<float>() + c * 9 * s.o, s.o);
+  if (!is_finite) return {};
   auto result = at::empty({s.o, s.c, 3, 3}, input.options());
   transpose(taps.const_data_ptr<float>(), s.o, result.mutable_data_ptr<float>(), s.c * 9, s.c * 9, s.o);
   return result;

@@ -9,14 +9,14 @@ namespace lockstep::dynamic {
 struct WinogradLoops {
   // 4x4 pixels of a map to a tile.
   void (*from_pixels)(const float* const* pixels, int64_t count, float* tile, int64_t row);
-  // A tile to 2x2 pixels of a map, plus `shift`.
-  void (*to_pixels)(const float* tile, int64_t row, int64_t count, const float* shift, float* const* pixels);
+  // A tile to 2x2 pixels of a map, plus `shift`. Returns whether all of them are finite.
+  bool (*to_pixels)(const float* tile, int64_t row, int64_t count, const float* shift, float* const* pixels);
   // 2x2 pixels of the gradient of a map to a tile: to_pixels turned round.
   void (*from_gradient)(const float* const* pixels, int64_t count, float* tile, int64_t row);
   // A window of 3x3, its taps `tap` apart, to a tile.
   void (*from_window)(const float* window, int64_t tap, int64_t count, float* tile, int64_t row);
-  // A tile to the gradient of a window: from_window turned round.
-  void (*to_window)(const float* tile, int64_t row, int64_t count, float* window, int64_t tap);
+  // A tile to the gradient of a window: from_window turned round. Returns whether all of it is finite.
+  bool (*to_window)(const float* tile, int64_t row, int64_t count, float* window, int64_t tap);
 };
 
 const WinogradLoops& winograd_loops();

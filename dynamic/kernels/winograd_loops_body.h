@@ -25,6 +25,19 @@ static inline void store(float* to, Lanes value) {
   }
 }
 
+// Zero as long as all that was added is finite.
+struct Finite {
+  Floats lanes{};
+  float rest = 0;
+  void add(Floats value) { lanes += value - value; }
+  void add(float value) { rest += value - value; }
+  bool holds() const {
+    float total = rest;
+    for (int lane = 0; lane < LOCKSTEP_LANES; ++lane) total += lanes[lane];
+    return total == 0;
+  }
+};
+
 // body(lanes of a register, first channel) over all channels, the last ones one by one.
 template <class Body>
 static inline void for_channels(int64_t count, Body body) {
@@ -112,14 +125,20 @@ static void from_pixels(const float* const* pixels, int64_t count, float* tile, 
   });
 }
 
-static void to_pixels(const float* tile, int64_t row, int64_t count, const float* shift, float* const* pixels) {
-  for_channels(count, [=]<class Lanes>(Lanes, int64_t i) {
+static bool to_pixels(const float* tile, int64_t row, int64_t count, const float* shift, float* const* pixels) {
+  Finite finite;
+  for_channels(count, [&]<class Lanes>(Lanes, int64_t i) {
     Lanes t[4][4], y[2][2];
     for (int p = 0; p < 16; ++p) t[p / 4][p % 4] = load<Lanes>(tile + p * row + i);
     transform(t, y, gather_pixels<Lanes>);
     const Lanes added = load<Lanes>(shift + i);
-    for (int p = 0; p < 4; ++p) store(pixels[p] + i, y[p / 2][p % 2] + added);
+    for (int p = 0; p < 4; ++p) {
+      const Lanes value = y[p / 2][p % 2] + added;
+      finite.add(value);
+      store(pixels[p] + i, value);
+    }
   });
+  return finite.holds();
 }
 
 static void from_gradient(const float* const* pixels, int64_t count, float* tile, int64_t row) {
@@ -140,13 +159,18 @@ static void from_window(const float* window, int64_t tap, int64_t count, float* 
   });
 }
 
-static void to_window(const float* tile, int64_t row, int64_t count, float* window, int64_t tap) {
-  for_channels(count, [=]<class Lanes>(Lanes, int64_t i) {
+static bool to_window(const float* tile, int64_t row, int64_t count, float* window, int64_t tap) {
+  Finite finite;
+  for_channels(count, [&]<class Lanes>(Lanes, int64_t i) {
     Lanes t[4][4], g[3][3];
     for (int p = 0; p < 16; ++p) t[p / 4][p % 4] = load<Lanes>(tile + p * row + i);
     transform(t, g, gather_window<Lanes>);
-    for (int p = 0; p < 9; ++p) store(window + p * tap + i, g[p / 3][p % 3]);
+    for (int p = 0; p < 9; ++p) {
+      finite.add(g[p / 3][p % 3]);
+      store(window + p * tap + i, g[p / 3][p % 3]);
+    }
   });
+  return finite.holds();
 }
 
 static constexpr WinogradLoops kLoops = {&from_pixels, &to_pixels, &from_gradient, &from_window, &to_window};

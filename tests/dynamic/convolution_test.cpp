@@ -2,8 +2,10 @@
 #include "dynamic/kernels/convolution.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <unistd.h>
@@ -125,6 +127,73 @@ TEST_P(Convolutions, OnlyWhatIsWanted) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Convolutions, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// With its channels innermost or not, by tiles.
+struct ByTiles : testing::Test {
+  static constexpr int kWay = 4;
+  const std::vector<int64_t> one{1, 1}, zero{0, 0};
+  void SetUp() override {
+    at::manual_seed(2);
+    forced_way = kWay;
+  }
+  void TearDown() override { forced_way = -1; }
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& w) {
+    torch::jit::Stack stack{x, w, c10::IValue(), one, one, one, false, zero, int64_t{1}};
+    EXPECT_TRUE(try_convolution(stack));
+    return stack[0].toTensor();
+  }
+  std::vector<at::Tensor> backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& w) {
+    torch::jit::Stack stack{gradient, x, w, c10::IValue(), one, one, one, false, zero, int64_t{1},
+                            c10::List<bool>({true, true, false})};
+    EXPECT_TRUE(try_convolution_backward(stack));
+    return {stack[0].toTensor(), stack[1].toTensor()};
+  }
+};
+
+TEST_F(ByTiles, ManyBlocksAndThreads) {
+  const auto x = at::randn({5, 48, 37, 41}), w = at::randn({72, 48, 3, 3}), gradient = at::randn({5, 72, 37, 41});
+  const auto exact = at::convolution(x.to(at::kDouble), w.to(at::kDouble), {}, one, one, one, false, zero, 1);
+  const auto gradients = at::convolution_backward(gradient.to(at::kDouble), x.to(at::kDouble), w.to(at::kDouble), {}, one,
+                                                  one, one, false, zero, 1, {true, true, false});
+  const int before = at::get_num_threads();
+  for (const int threads : {1, 2, 3}) {
+    at::set_num_threads(threads);
+    expect_near(forward(x, w), exact, exact, "forward");
+    const auto own = backward(gradient, x, w);
+    expect_near(own[0], std::get<0>(gradients), std::get<0>(gradients), "input");
+    expect_near(own[1], std::get<1>(gradients), std::get<1>(gradients), "weight");
+  }
+  at::set_num_threads(before);
+}
+
+TEST_F(ByTiles, WhatIsNotFiniteStaysWhereItIsInEager) {
+  auto x = at::randn({2, 32, 30, 30});
+  const auto w = at::randn({16, 32, 3, 3}), gradient = at::randn({2, 16, 30, 30});
+  for (const double value : {double{INFINITY}, double{NAN}, 3e38}) {
+    x.index_put_({at::tensor(1), at::tensor(3), at::tensor(7), at::tensor(8)}, at::tensor(value, at::kFloat));
+    const auto own = forward(x, w), eager = at::convolution(x, w, {}, one, one, one, false, zero, 1);
+    EXPECT_TRUE(at::equal(own.isfinite(), eager.isfinite()));
+    EXPECT_TRUE(at::equal(own.isnan(), eager.isnan()));
+    const auto own_weight = backward(gradient, x, w)[1];
+    const auto eager_weight = std::get<1>(
+        at::convolution_backward(gradient, x, w, {}, one, one, one, false, zero, 1, {true, true, false}));
+    EXPECT_TRUE(at::equal(own_weight.isfinite(), eager_weight.isfinite()));
+  }
+}
+
+TEST_F(ByTiles, WhereAWindowSeesOnlyZerosIsZero) {
+  auto x = at::randn({2, 32, 30, 30});
+  x.slice(2, 9, 20).zero_();  // an odd edge, that tiles do not share
+  const auto w = at::randn({16, 32, 3, 3}), eager = at::convolution(x, w, {}, one, one, one, false, zero, 1);
+  EXPECT_TRUE(at::equal(forward(x, w) == 0, eager == 0));
+  EXPECT_GT((eager == 0).sum().item<int64_t>(), 0);
+  auto gradient = at::randn({2, 16, 30, 30});
+  gradient.slice(3, 5).zero_();
+  const auto own = backward(gradient, at::randn({2, 32, 30, 30}), w)[0];
+  EXPECT_EQ((own.slice(3, 6) != 0).sum().item<int64_t>(), 0);
+  const auto dot = at::ones({4, 32, 1, 1}), slope = at::ones({4, 16, 1, 1});
+  EXPECT_EQ((backward(slope, dot, w)[1] != 0).sum().item<int64_t>(), 16 * 32) << "the middle tap alone";
+}
 
 TEST(Convolution, LeavesWhatItDoesNotKnow) {
   const std::vector<int64_t> one{1, 1}, zero{0, 0};
