@@ -20,11 +20,11 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kTile = 16;             // numbers
-constexpr int64_t kFewestChannels = 16;   // a register of the loops under products
-constexpr int64_t kMostWindows = 1 << 17; // beyond, windows as tiles take much memory, and maps are too small to pay for it
+constexpr int64_t kTile = 16, kTaps = 9;       // numbers of a tile, of a window
+constexpr int64_t kFewestChannels = 16;        // a register of the loops under products
+constexpr int64_t kMostWindows = 1 << 17;      // beyond, their tiles take much memory, and maps are mostly small
 constexpr int64_t kFewestPositions = 1 << 10;  // that a gradient of weights is added up over: no tap sees zeros alone
-constexpr int64_t kBlockFloats = 1 << 18; // tiles of both maps that a thread holds: its cache
+constexpr int64_t kBlockFloats = 1 << 18;      // tiles of both maps that a thread holds: its cache
 constexpr int64_t kSmallestBlock = 48, kLargestBlock = 512;  // tiles
 
 // A map, channels innermost, cut into tiles of 2x2 outputs.
@@ -89,7 +89,7 @@ Tensor transformed(const Tensor& windows) {
   auto* out = tiles.mutable_data_ptr<float>();
   at::parallel_for(0, from, std::max<int64_t>(1, (1 << 12) / to), [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c)
-      winograd_loops().from_window(taps + c * 9 * to, to, to, out + c * to, from * to);
+      winograd_loops().from_window(taps + c * kTaps * to, to, to, out + c * to, from * to);
   });
   return tiles;
 }
@@ -129,7 +129,8 @@ Tensor convolve(const Tensor& input, const Tensor& windows, const std::optional<
         loops.from_pixels(pixels, from, in + t * from, block * from);
       }
       for (int64_t i = 0; i < kTile; ++i)
-        multiply(in + i * block * from, {from, 1}, factors + i * from * to, to, out + i * block * to, to, size, from, to);
+        multiply(in + i * block * from, {from, 1}, factors + i * from * to, to, out + i * block * to, to, size, from,
+                 to);
       for (int64_t t = 0; t < size; ++t) {
         float* pixels[4];
         written.find(target, first + t, unused.data(), pixels);
@@ -154,20 +155,21 @@ bool is_for_winograd(const ConvolutionShape& s) {
 
 Tensor forward_by_winograd(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                            const ConvolutionShape& s) {
-  const auto taps = at::empty({s.c, 9, s.o}, weight.options());
-  transpose(weight.const_data_ptr<float>(), s.c * 9, taps.mutable_data_ptr<float>(), s.o, s.o, s.c * 9);
+  const auto taps = at::empty({s.c, kTaps, s.o}, weight.options());
+  transpose(weight.const_data_ptr<float>(), s.c * kTaps, taps.mutable_data_ptr<float>(), s.o, s.o, s.c * kTaps);
   return convolve(input, transformed(taps), bias, s.oh, s.ow, s.padding);
 }
 
 // A convolution of the gradient with the windows turned round.
 Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
-  const auto taps = at::empty({s.o, 9, s.c}, weight.options());
+  const auto taps = at::empty({s.o, kTaps, s.c}, weight.options());
   auto* turned = taps.mutable_data_ptr<float>();
   const auto* windows = weight.const_data_ptr<float>();
   at::parallel_for(0, s.o, std::max<int64_t>(1, (1 << 12) / s.c), [&](int64_t begin, int64_t end) {
     for (int64_t o = begin; o < end; ++o)
       for (int64_t c = 0; c < s.c; ++c)
-        for (int64_t tap = 0; tap < 9; ++tap) turned[(o * 9 + 8 - tap) * s.c + c] = windows[(o * s.c + c) * 9 + tap];
+        for (int64_t tap = 0; tap < kTaps; ++tap)
+          turned[((o + 1) * kTaps - 1 - tap) * s.c + c] = windows[(o * s.c + c) * kTaps + tap];
   });
   const int64_t padding[] = {2 - s.padding[0], 2 - s.padding[1]};
   return convolve(gradient, transformed(taps), std::nullopt, s.h, s.w, padding);
@@ -216,14 +218,15 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
     }
   });
   for (int64_t part = 1; part < parts; ++part) sums[0].add_(sums[part]);
-  const auto taps = at::empty({s.c, 9, s.o}, input.options());
+  const auto taps = at::empty({s.c, kTaps, s.o}, input.options());
   const auto* total = sums.const_data_ptr<float>();
   bool is_finite = true;
+  auto* out = taps.mutable_data_ptr<float>();
   for (int64_t c = 0; c < s.c; ++c)
-    is_finite &= loops.to_window(total + c * s.o, window_count, s.o, taps.mutable_data_ptr<float>() + c * 9 * s.o, s.o);
+    is_finite &= loops.to_window(total + c * s.o, window_count, s.o, out + c * kTaps * s.o, s.o);
   if (!is_finite) return {};
   auto result = at::empty({s.o, s.c, 3, 3}, input.options());
-  transpose(taps.const_data_ptr<float>(), s.o, result.mutable_data_ptr<float>(), s.c * 9, s.c * 9, s.o);
+  transpose(taps.const_data_ptr<float>(), s.o, result.mutable_data_ptr<float>(), s.c * kTaps, s.c * kTaps, s.o);
   return result;
 }
 

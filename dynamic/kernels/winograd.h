@@ -1,5 +1,5 @@
-// Convolutions with windows of 3x3 and stride 1 by Winograd's F(2x2, 3x3): 16 multiplications where there are 36, for some
-// additions more. Maps come and go with their channels innermost; within float32's accuracy, in other last bits.
+// Convolutions with windows of 3x3 and stride 1 by Winograd's F(2x2, 3x3): 16 multiplications where there are 36, for
+// some additions more. Maps come and go with their channels innermost; within float32's accuracy, in other last bits.
 //
 // Undefined results where more than last bits would differ: infinities spread over a tile; and where a window sees
 // nothing but zeros, eager gives zero and differences of tiles do not, which ReLU or Adam would make much of.
