@@ -1,15 +1,15 @@
 // Milliseconds of convolutions with windows of 3x3 and of their gradients by each way, in turn; medians. Maps lie in the
-// order that the way wants. JSON on the standard output.
+// order that the way wants. And the largest error against float64, of the largest value. JSON on the standard output.
 //     ninja -C build lockstep_bench_convolutions && build/lockstep_bench_convolutions [threads] [rounds]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
+#include "bench/quantile.h"
 #include "dynamic/kernels/convolution.h"
 #include "dynamic/kernels/kernel_choice.h"
 
@@ -27,25 +27,58 @@ constexpr struct {
   bool is_innermost;
 } kWays[] = {{0, "eager", false}, {1, "innermost", true}, {2, "columns", false}, {4, "winograd", true}};
 
-double milliseconds(const Case& c, bool is_innermost, int part) {
-  const auto order = is_innermost ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-  const auto x = at::randn({c.n, c.channels, c.size, c.size}).contiguous(order);
-  const auto y = at::randn({c.n, c.out, c.size, c.size}).contiguous(order);
-  const auto w = at::randn({c.out, c.channels, 3, 3});
-  const std::vector<int64_t> one{1, 1}, zero{0, 0};
-  torch::jit::Stack stack{x, w, c10::IValue(), one, one, one, false, zero, int64_t{1}};
-  if (part > 0)
-    stack = {y, x, w, c10::IValue(), one, one, one, false, zero, int64_t{1}, c10::List<bool>({part == 1, part == 2, false})};
-  const auto start = std::chrono::steady_clock::now();
-  const bool was_done = part ? lockstep::dynamic::try_convolution_backward(stack, true)
-                             : lockstep::dynamic::try_convolution(stack, true);
-  if (!was_done) std::abort();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
+constexpr const char* kParts[] = {"forward", "input gradient", "weight gradient"};
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
+struct Problem {
+  at::Tensor x, y, w;
+  std::vector<int64_t> one{1, 1}, zero{0, 0};
+
+  explicit Problem(const Case& c)
+      : x(at::randn({c.n, c.channels, c.size, c.size}).relu()), y(at::randn({c.n, c.out, c.size, c.size})),
+        w(at::randn({c.out, c.channels, 3, 3})) {}
+
+  at::Tensor exact(int part) const {
+    const auto a = x.to(at::kDouble), b = w.to(at::kDouble);
+    if (part == 0) return at::convolution(a, b, {}, one, one, one, false, zero, 1);
+    auto [of_input, of_weight, of_bias] = at::convolution_backward(y.to(at::kDouble), a, b, {}, one, one, one, false,
+                                                                   zero, 1, {part == 1, part == 2, false});
+    return part == 1 ? of_input : of_weight;
+  }
+
+  at::Tensor run(bool is_innermost, int part, double* milliseconds) const {
+    const auto order = is_innermost ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+    torch::jit::Stack stack{x.contiguous(order), w, c10::IValue(), one, one, one, false, zero, int64_t{1}};
+    if (part > 0) {
+      stack.insert(stack.begin(), y.contiguous(order));
+      stack.emplace_back(c10::List<bool>({part == 1, part == 2, false}));
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const bool was_done = part ? lockstep::dynamic::try_convolution_backward(stack, true)
+                               : lockstep::dynamic::try_convolution(stack, true);
+    if (!was_done) std::abort();
+    *milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    return stack[part == 2 ? 1 : 0].toTensor();
+  }
+};
+
+void measure(const Case& c, int part, int round_count) {
+  const Problem problem(c);
+  const auto exact = problem.exact(part);
+  std::vector<double> times[std::size(kWays)];
+  double errors[std::size(kWays)];
+  for (int round = -1; round < round_count; ++round)
+    for (size_t w = 0; w < std::size(kWays); ++w) {
+      forced_way = kWays[w].way;
+      double time = 0;
+      const auto result = problem.run(kWays[w].is_innermost, part, &time);
+      if (round >= 0) times[w].push_back(time);
+      if (round < 0)
+        errors[w] = ((result.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
+    }
+  std::printf("  \"%ldx%ldx%ldx%ld to %ld, %s\": {", c.n, c.channels, c.size, c.size, c.out, kParts[part]);
+  for (size_t w = 0; w < std::size(kWays); ++w)
+    std::printf("\"%s\": {\"ms\": %.2f, \"error\": %.1e}%s", kWays[w].name, quantile(times[w], 0.5), errors[w],
+                w + 1 < std::size(kWays) ? ", " : "}");
 }
 
 }  // namespace
@@ -56,20 +89,10 @@ int main(int argc, char** argv) {
   const c10::InferenceMode inference;
   constexpr Case kCases[] = {{32, 64, 32, 64},  {32, 128, 16, 128}, {32, 256, 8, 256}, {32, 512, 4, 512},
                              {4, 64, 56, 64},   {4, 32, 104, 64},   {8, 128, 26, 256}, {16, 16, 32, 16}};
-  constexpr const char* kParts[] = {"forward", "input gradient", "weight gradient"};
   std::printf("{\n");
   for (const auto& c : kCases) {
     for (int part = 0; part < 3; ++part) {
-      std::vector<double> times[std::size(kWays)];
-      for (int round = -1; round < round_count; ++round)
-        for (size_t w = 0; w < std::size(kWays); ++w) {
-          forced_way = kWays[w].way;
-          const double time = milliseconds(c, kWays[w].is_innermost, part);
-          if (round >= 0) times[w].push_back(time);
-        }
-      std::printf("  \"%ldx%ldx%ldx%ld to %ld, %s\": {", c.n, c.channels, c.size, c.size, c.out, kParts[part]);
-      for (size_t w = 0; w < std::size(kWays); ++w)
-        std::printf("\"%s\": %.2f%s", kWays[w].name, median(times[w]), w + 1 < std::size(kWays) ? ", " : "}");
+      measure(c, part, round_count);
       std::printf(&c == std::end(kCases) - 1 && part == 2 ? "\n" : ",\n");
     }
   }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/quantile.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/product.h"
 
@@ -38,11 +39,6 @@ double microseconds(const Case& product, const at::Tensor& left, const at::Tenso
     if (!was_done) std::abort();
   }
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / kCalls;
-}
-
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
 void measure(const Case& product, int round_count, bool is_last) {

@@ -163,10 +163,11 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
 }
 
 // Those of our own.
-uint32_t own_ways(const Convolution& c, const ConvolutionShape& s) {
+uint32_t own_ways(Kind kind, const Convolution& c, const ConvolutionShape& s) {
   if (c.transposed || c.groups != 1) return 0;
+  const bool may_use_tiles = kind == kWeightGradient ? is_weight_gradient_for_winograd(s) : is_for_winograd(s);
   return (s.columns_bytes() <= kMaxColumnsBytes ? bit(kByColumns) : 0) | (s.is_pointwise() ? bit(kBySamples) : 0) |
-         (is_for_winograd(s) ? bit(kByWinograd) : 0);
+         (may_use_tiles ? bit(kByWinograd) : 0);
 }
 
 int64_t out_size(const Convolution& c, int dim) {
@@ -178,8 +179,9 @@ int64_t out_size(const Convolution& c, int dim) {
 // other, too.
 Tensor input_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
   Tensor result;
-  run_in_order(problem_of(kInputGradient, c, gradient, 0), bit(kAsEager) | bit(kChannelsInnermost) | own_ways(c, s), c,
-               gradient, Input::kSizes, [&](int way, const Ordered& o) {
+  run_in_order(problem_of(kInputGradient, c, gradient, 0),
+               bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kInputGradient, c, s), c, gradient, Input::kSizes,
+               [&](int way, const Ordered& o) {
                  switch (way) {
                    case kByColumns: result = input_gradient_by_columns(o.gradient, c.weight, s); break;
                    case kBySamples: result = input_gradient_by_samples(o.gradient, c.weight, s); break;
@@ -198,7 +200,7 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
   std::tuple<Tensor, Tensor, Tensor> results;
   auto& [unused, weight, bias] = results;
   run_in_order(problem_of(kWeightGradient, c, gradient, with_bias),
-               bit(kAsEager) | bit(kChannelsInnermost) | own_ways(c, s), c, gradient, Input::kValues,
+               bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kWeightGradient, c, s), c, gradient, Input::kValues,
                [&](int way, const Ordered& o) {
                  switch (way) {
                    case kByColumns: weight = weight_gradient_by_columns(o.gradient, o.c.input, s); break;
@@ -231,7 +233,7 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   if (!c.transposed) {
     s = shape_of(c, out_size(c, 0), out_size(c, 1));
     if (s.c != c.weight.size(1) * c.groups || s.oh <= 0 || s.ow <= 0) return false;  // eager says what is wrong
-    if (!has_bias || bias->scalar_type() == at::kFloat) allowed |= own_ways(c, s);
+    if (!has_bias || bias->scalar_type() == at::kFloat) allowed |= own_ways(kForward, c, s);
   }
   Tensor result;
   run_in_order(problem_of(kForward, c, {}, has_bias), allowed, c, {}, Input::kValues, [&](int way, const Ordered& o) {
@@ -242,8 +244,11 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
       default: break;
     }
     if (!result.defined()) result = forward(o.c, bias);
-    if (has_bias && (way == kByColumns || way == kBySamples)) result.add_(bias->view({1, s.o, 1, 1}));
-    if (wants_innermost(way) || way == kAsEager) result = finished(c, result);
+    if (way != kByColumns && way != kBySamples) {
+      result = finished(c, result);
+    } else if (has_bias) {
+      result.add_(bias->view({1, s.o, 1, 1}));
+    }
   });
   stack.clear();
   stack.emplace_back(std::move(result));

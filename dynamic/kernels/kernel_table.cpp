@@ -39,8 +39,6 @@ constexpr struct {
     {"aten::sum", "dim_IntList", true},
 };
 
-bool rounds_itself(const OwnKernelRow& row) { return &row >= std::begin(kMeasured) && &row < std::end(kMeasured); }
-
 struct KernelFacts {
   const OwnKernelRow* row = nullptr;
   MapOrder order = MapOrder::kPlanes;
@@ -56,10 +54,14 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
     return op.handle.operator_name() == c10::OperatorName(name, overload);
   };
   auto& facts = place->second;
-  for (const auto rows : {random_kernels(), measured_kernels()})
+  const auto find_row = [&](std::span<const OwnKernelRow> rows) {
     for (const auto& row : rows)
-      if (is_named(row.name, row.overload)) facts.row = &row;
-  facts.may_round_otherwise = facts.row && rounds_itself(*facts.row);
+      if (is_named(row.name, row.overload)) return &row;
+    return static_cast<const OwnKernelRow*>(nullptr);
+  };
+  facts.row = find_row(measured_kernels());
+  facts.may_round_otherwise = facts.row != nullptr;
+  if (!facts.row) facts.row = find_row(random_kernels());
   if (facts.row && facts.row->map_kernel) facts.order = MapOrder::kAny;
   for (const auto& [name, overload, adds_up] : kKeepOrder) {
     if (!is_named(name, overload)) continue;

@@ -70,13 +70,11 @@ bool has_empty_pixel(const Tensor& map) {
   const auto* values = map.const_data_ptr<float>();
   std::atomic<bool> found{false};
   at::parallel_for(0, count, 1 << 12, [&](int64_t begin, int64_t end) {
-    for (const float* pixel = values + begin * channels; pixel < values + end * channels; pixel += channels) {
-      if (pixel[0] != 0) continue;
+    for (const float* pixel = values + begin * channels; pixel < values + end * channels; pixel += channels)
       if (std::all_of(pixel, pixel + channels, [](float value) { return value == 0; })) {
         found = true;
         return;
       }
-    }
   });
   return found;
 }
@@ -97,7 +95,6 @@ Tensor transformed(const Tensor& windows) {
 // The convolution of `input` with windows that are tiles already: (16, from, to).
 Tensor convolve(const Tensor& input, const Tensor& windows, const std::optional<Tensor>& bias, int64_t out_h,
                 int64_t out_w, const int64_t* padding) {
-  if (has_empty_pixel(input)) return {};
   const int64_t n = input.size(0), from = windows.size(1), to = windows.size(2);
   const auto read = read_tiles(input.size(2), input.size(3), from, out_h, out_w, padding);
   const auto written = written_tiles(out_h, out_w, to);
@@ -153,8 +150,13 @@ bool is_for_winograd(const ConvolutionShape& s) {
          s.c * s.o <= kMostWindows;
 }
 
+bool is_weight_gradient_for_winograd(const ConvolutionShape& s) {
+  return is_for_winograd(s) && s.positions() >= kFewestPositions;
+}
+
 Tensor forward_by_winograd(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                            const ConvolutionShape& s) {
+  if (has_empty_pixel(input)) return {};
   const auto taps = at::empty({s.c, kTaps, s.o}, weight.options());
   transpose(weight.const_data_ptr<float>(), s.c * kTaps, taps.mutable_data_ptr<float>(), s.o, s.o, s.c * kTaps);
   return convolve(input, transformed(taps), bias, s.oh, s.ow, s.padding);
@@ -162,6 +164,7 @@ Tensor forward_by_winograd(const Tensor& input, const Tensor& weight, const std:
 
 // A convolution of the gradient with the windows turned round.
 Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
+  if (has_empty_pixel(gradient)) return {};
   const auto taps = at::empty({s.o, kTaps, s.c}, weight.options());
   auto* turned = taps.mutable_data_ptr<float>();
   const auto* windows = weight.const_data_ptr<float>();
@@ -176,7 +179,6 @@ Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, 
 }
 
 Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
-  if (s.positions() < kFewestPositions) return {};
   const auto read = read_tiles(s.h, s.w, s.c, s.oh, s.ow, s.padding);
   const auto written = written_tiles(s.oh, s.ow, s.o);
   const auto* slopes = gradient.const_data_ptr<float>();

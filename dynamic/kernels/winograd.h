@@ -2,7 +2,8 @@
 // some additions more. Maps come and go with their channels innermost; within float32's accuracy, in other last bits.
 //
 // Undefined results where more than last bits would differ: infinities spread over a tile; and where a window sees
-// nothing but zeros, eager gives zero and differences of tiles do not, which ReLU or Adam would make much of.
+// nothing but zeros, eager gives zero and differences of tiles do not, which ReLU or Adam would make much of. For the
+// same reason gradients of weights are not for few positions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +13,7 @@
 namespace lockstep::dynamic {
 
 bool is_for_winograd(const ConvolutionShape& shape);
+bool is_weight_gradient_for_winograd(const ConvolutionShape& shape);
 
 at::Tensor forward_by_winograd(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                const ConvolutionShape& shape);

@@ -112,6 +112,11 @@ static inline void load_pixels(const float* const* pixels, int64_t i, Lanes (&va
 }
 
 template <class Lanes>
+static inline void load_tile(const float* tile, int64_t row, int64_t i, Lanes (&values)[4][4]) {
+  for (int p = 0; p < 16; ++p) values[p / 4][p % 4] = load<Lanes>(tile + p * row + i);
+}
+
+template <class Lanes>
 static inline void store_tile(const Lanes (&values)[4][4], float* tile, int64_t row, int64_t i) {
   for (int p = 0; p < 16; ++p) store(tile + p * row + i, values[p / 4][p % 4]);
 }
@@ -129,7 +134,7 @@ static bool to_pixels(const float* tile, int64_t row, int64_t count, const float
   Finite finite;
   for_channels(count, [&]<class Lanes>(Lanes, int64_t i) {
     Lanes t[4][4], y[2][2];
-    for (int p = 0; p < 16; ++p) t[p / 4][p % 4] = load<Lanes>(tile + p * row + i);
+    load_tile(tile, row, i, t);
     transform(t, y, gather_pixels<Lanes>);
     const Lanes added = load<Lanes>(shift + i);
     for (int p = 0; p < 4; ++p) {
@@ -163,7 +168,7 @@ static bool to_window(const float* tile, int64_t row, int64_t count, float* wind
   Finite finite;
   for_channels(count, [&]<class Lanes>(Lanes, int64_t i) {
     Lanes t[4][4], g[3][3];
-    for (int p = 0; p < 16; ++p) t[p / 4][p % 4] = load<Lanes>(tile + p * row + i);
+    load_tile(tile, row, i, t);
     transform(t, g, gather_window<Lanes>);
     for (int p = 0; p < 9; ++p) {
       finite.add(g[p / 3][p % 3]);
