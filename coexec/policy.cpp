@@ -18,8 +18,9 @@ constexpr int kSamples = 3;        // a round
 constexpr int kSkipped = 2;        // calls after a change of the way: workers and caches change hands
 constexpr int kMaxPasses = 4;      // through the rounds, until it is clear whether co-execution pays
 constexpr double kClear = 3;       // standard errors between the two
-constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement; doubles
+constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement, at least; doubles
 constexpr uint64_t kMaxSettle = 4096;
+constexpr double kMeasuringShare = 0.01; // of all time that calls of the slower ways may cost, to measure them
 constexpr double kAdvantage = 0.96;    // the other way must be this much faster to be taken: less is within the noise
 
 struct Estimate {
@@ -65,6 +66,7 @@ void Policy::start(State state) {
   skipped_ = kSkipped;
   is_dropped_.fill(false);
   passed_over_ = 0;
+  measured_calls_.fill(0);
   for (auto& samples : samples_) samples.clear();
 }
 
@@ -104,7 +106,10 @@ void Policy::decide() {
   if (*fastest < kAdvantage * seconds(figures_.way)) figures_.way = static_cast<Way>(fastest - figures_.seconds.begin());
   figures_.measurements++;
   figures_.is_settled = true;
-  settle_calls_ = std::min(settle_calls_ ? 2 * settle_calls_ : kFirstSettle, kMaxSettle);
+  double lost_calls = 0;  // of the chosen way, which would have run in the time that the others took longer
+  for (int i = 0; i < kWayCount; ++i) lost_calls += measured_calls_[i] * (figures_.seconds[i] / seconds(figures_.way) - 1);
+  const auto for_cost = static_cast<uint64_t>(std::clamp<double>(lost_calls / kMeasuringShare, 0, kMaxSettle));
+  settle_calls_ = std::clamp(2 * settle_calls_, std::max(kFirstSettle, for_cost), kMaxSettle);
   settled_for_ = 0;
   start(State::kSettled);
 }
@@ -117,6 +122,7 @@ void Policy::note(Way way, double seconds, bool is_untypical) {
       if (warm_calls_ >= kWarmCalls || seen_ >= kMaxWarmCalls) start(State::kMeasuring);
       return;
     case State::kMeasuring: {
+      ++measured_calls_[static_cast<int>(way)];
       if (seen_ <= skipped_) return;
       if (is_untypical && passed_over_ < kMaxPassedOver) {
         ++passed_over_;

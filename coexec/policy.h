@@ -46,6 +46,7 @@ class Policy {
   int seen_ = 0;            // calls in this state, or in this round
   int warm_calls_ = 0;      // typical ones in a row
   int passed_over_ = 0;     // untypical ones of this measurement
+  std::array<int, kWayCount> measured_calls_{};  // of this measurement, also those that do not count
   uint64_t settled_for_ = 0;
   uint64_t settle_calls_ = 0;
 };

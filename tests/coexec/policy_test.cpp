@@ -112,11 +112,29 @@ TEST(Policy, OneLongPauseDecidesNothing) {
 TEST(Policy, KeepsItsWayUnlessAnotherIsClearlyFaster) {
   Policy policy;
   run(policy, kCallsToChoose, fixed(1, 2, 2));
-  run(policy, 1000, fixed(1, 0.97, 2));
+  run(policy, 3000, fixed(1, 0.97, 2));
   EXPECT_GT(policy.figures().measurements, 1u);
   EXPECT_EQ(policy.figures().way, Way::kBehind);
   run(policy, 5000, fixed(1, 2, 0.5));
   EXPECT_EQ(policy.figures().way, Way::kEager);
+}
+
+TEST(Policy, MeasuringCostsLessThanAHundredthOfTheTime) {
+  Policy policy;
+  double taken = 0;
+  int calls = 0;
+  const auto count = [&](Way way, int) {
+    const double seconds = way == Way::kBehind ? 2.0 : way == Way::kInPlace ? 1.5 : 1.0;
+    taken += seconds;
+    ++calls;
+    return seconds;
+  };
+  run(policy, kCallsToChoose, count);
+  ASSERT_EQ(policy.choose(), Way::kEager);
+  taken = calls = 0;
+  run(policy, 8000, count);
+  EXPECT_GT(policy.figures().measurements, 2u);
+  EXPECT_LT(taken, 1.01 * calls);
 }
 
 TEST(Policy, AFunctionThatKnowsNoTypicalCallsIsMeasuredByOthers) {
