@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "coexec/policy.h"
+#include "dynamic/kernels/kernel_choice.h"
 #include "graph/reasons.h"
 #include "graph/trace_graph.h"
 
@@ -41,6 +42,7 @@ struct Function : std::enable_shared_from_this<Function> {
   std::atomic<bool> is_busy{false};
   uint64_t memo_epoch = 0;       // of the signatures that the nodes point to
   Policy policy;                 // of when="auto"
+  dynamic::Problem way_problem;  // under which the policy's choice is remembered; empty until the function is known
   bool is_session = false;       // one call that goes on, not one of many
   bool is_auto = false;
   Way forced_way = Way::kBehind; // where it is not auto

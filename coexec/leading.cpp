@@ -249,6 +249,7 @@ std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
 
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {
   ++native_depth_;
+  may_have_workers_ |= op.kind != graph::OpKind::kView;
   const dynamic::ExcludedScope kernel;
   const dynamic::SpanScope span(dynamic::SpanKind::kNative, cursor_);
   const dynamic::AllocationScope allocations(cursor_);

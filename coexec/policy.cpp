@@ -20,6 +20,7 @@ constexpr int kMaxPasses = 4;      // through the rounds, until it is clear whet
 constexpr double kClear = 3;       // standard errors between the two
 constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement, at least; doubles
 constexpr uint64_t kMaxSettle = 4096;
+constexpr uint64_t kAdoptedSettle = 1024;
 constexpr double kMeasuringShare = 0.01; // of all time that calls of the slower ways may cost, to measure them
 constexpr double kAdvantage = 0.96;    // the other way must be this much faster to be taken: less is within the noise
 
@@ -100,7 +101,7 @@ void Policy::next_round() {
 void Policy::decide() {
   for (int i = 0; i < kWayCount; ++i) figures_.seconds[i] = estimate(samples_[i]).mean;
   const auto seconds = [this](Way way) { return figures_.seconds[static_cast<int>(way)]; };
-  if (figures_.measurements == 0)
+  if (!figures_.is_settled)
     figures_.way = seconds(Way::kInPlace) < seconds(Way::kBehind) ? Way::kInPlace : Way::kBehind;
   const auto fastest = std::min_element(figures_.seconds.begin(), figures_.seconds.end());
   if (*fastest < kAdvantage * seconds(figures_.way)) figures_.way = static_cast<Way>(fastest - figures_.seconds.begin());
@@ -110,6 +111,14 @@ void Policy::decide() {
   for (int i = 0; i < kWayCount; ++i) lost_calls += measured_calls_[i] * (figures_.seconds[i] / seconds(figures_.way) - 1);
   const auto for_cost = static_cast<uint64_t>(std::clamp<double>(lost_calls / kMeasuringShare, 0, kMaxSettle));
   settle_calls_ = std::clamp(2 * settle_calls_, std::max(kFirstSettle, for_cost), kMaxSettle);
+  settled_for_ = 0;
+  start(State::kSettled);
+}
+
+void Policy::adopt(Way way) {
+  figures_.way = way;
+  figures_.is_settled = true;
+  settle_calls_ = kAdoptedSettle;
   settled_for_ = 0;
   start(State::kSettled);
 }

@@ -16,6 +16,8 @@ class Policy {
  public:
   // How the next call shall run.
   Way choose() const;
+  // Begins with what a function like this one chose, and measures later.
+  void adopt(Way way);
   // After a call that ran as chosen. One that was recorded, or whose kernels were chosen or compiled meanwhile, says
   // nothing about the speed of either way.
   void note(Way way, double seconds, bool is_untypical);

@@ -154,7 +154,15 @@ bool Session::was_prepared() const {
 void Session::hand_over_cores() {
   if (in_place_) return runner_.rest();
   dynamic::release_thread_team();
+  may_have_workers_ = false;
   runner_.start();
+}
+
+// Before the graph runner goes on: a kernel that ran here meanwhile may have made a team again.
+void Session::give_up_workers() {
+  if (!may_have_workers_ || in_place_) return;
+  dynamic::release_thread_team();
+  may_have_workers_ = false;
 }
 
 void Session::end_quietly() {
@@ -303,6 +311,7 @@ void Session::wait_done(uint64_t number, bool interruptible) {
         &work);
     return;
   }
+  if (leads) give_up_workers();
   const double begin = now_seconds();
   for (int spin = 0; spin < kSpins && !channel.is_done(number); ++spin) _mm_pause();
   if (!channel.is_done(number)) {
@@ -338,6 +347,7 @@ void Session::log_wait(double seconds) {
 }
 
 void Session::wait_for_room() {
+  give_up_workers();
   auto& channel = runner_.channel();
   if (in_place_) {
     if (channel.asked() - channel.done() >= kInPlaceWindow) wait_done(channel.asked(), /*interruptible=*/false);

@@ -149,6 +149,7 @@ class Session final : public tracer::OpSink {
 
   // ---- waiting
   void hand_over_cores();
+  void give_up_workers();
   void consume_until(uint64_t number);
   void wait_done(uint64_t number, bool interruptible);
   void wait_for_room();
@@ -171,6 +172,7 @@ class Session final : public tracer::OpSink {
   bool at_once_ = false;   // in place, and nothing could be gained from looking at several: none ever waits
   std::mutex consumer_mutex_;
   bool synchronous_ = false;
+  bool may_have_workers_ = false;  // this thread has run kernels since it gave its workers up
   // A recorded call goes on in lockstep after so many known ops in a row. The first call of a function needs more: it may
   // end soon, and changing over costs more than the rest of it gains. A session is a call that goes on.
   static constexpr uint64_t kMinRejoinStreak = 32, kMaxRejoinStreak = 1 << 14, kFirstRejoinStreak = 1 << 14;

@@ -113,6 +113,11 @@ bool KernelChoice::note(int way, double ticks) {
   return true;
 }
 
+void KernelChoice::settle(int way) {
+  std::lock_guard lock(mutex_);
+  settled_ = way;
+}
+
 int KernelChoice::settled_way() const {
   std::lock_guard lock(mutex_);
   return settled_;

@@ -27,6 +27,7 @@ class KernelChoice {
   int pick(uint32_t allowed);
   // What it took, in ticks of the time stamp counter. Returns whether this was the last measurement.
   bool note(int way, double ticks);
+  void settle(int way);     // measured elsewhere
   int settled_way() const;  // -1: still measuring
 
  private:

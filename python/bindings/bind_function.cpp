@@ -8,6 +8,7 @@
 #include "coexec/clock.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
+#include "coexec/way_memory.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/timeline.h"
 #include "python/bindings/bind.h"
@@ -51,7 +52,9 @@ void note_time(Function& function, Way way, double seconds, bool is_untypical) {
   const auto before = function.policy.figures().measurements;
   function.policy.note(way, seconds, is_untypical);
   const auto figures = function.policy.figures();
-  if (figures.measurements == before || !is_logged(coexec::LogKind::k_auto)) return;
+  if (figures.measurements == before) return;
+  if (!function.way_problem.empty()) coexec::remember_way(function.way_problem, figures.way);
+  if (!is_logged(coexec::LogKind::k_auto)) return;
   std::string text = std::string("chose ") + coexec::way_name(figures.way) + " on";
   for (int other = 0; other < coexec::kWayCount; ++other) {
     char figure[64];
@@ -60,6 +63,16 @@ void note_time(Function& function, Way way, double seconds, bool is_untypical) {
     text += figure;
   }
   write_log(coexec::LogKind::k_auto, function.name, text);
+}
+
+// After the first call that recorded nothing: begins with the way that a function like this one chose.
+void recall_way(Function& function) {
+  function.way_problem = coexec::way_problem(function);
+  const auto way = coexec::remembered_way(function.way_problem);
+  if (!way || function.policy.figures().is_settled) return;
+  function.policy.adopt(*way);
+  if (is_logged(coexec::LogKind::k_auto))
+    write_log(coexec::LogKind::k_auto, function.name, std::string("remembered ") + coexec::way_name(*way));
 }
 
 PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args, PyObject* kwargs) {
@@ -91,7 +104,10 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
   }
   const double seconds = now_seconds() - begin;
   const bool is_typical = way == Way::kEager || (!session.was_recorded() && !session.was_prepared());
-  if (is_measured && result) note_time(function, way, seconds, !is_typical);
+  if (is_measured && result) {
+    note_time(function, way, seconds, !is_typical);
+    if (function.way_problem.empty() && !session.was_recorded()) recall_way(function);
+  }
   function.is_busy.store(false);
   return result;
 }
@@ -239,7 +255,7 @@ void bind_function(py::module_& m) {
         f.divergences.clear();
         f.origins.clear();
         f.graph.clear();
-        f.policy = {};
+        f.policy = {};  // measures anew: its way_problem stays, and is not looked up again
       });
   m.def("is_active", [] { return Session::active_on_this_thread() != nullptr; });
 }

@@ -17,6 +17,11 @@ import torch
 _AMBIENT_PREFIXES = ("_set_", "set_")
 _AMBIENT_SKIPPED = {
     "_set_worker_signal_handlers", "_set_worker_pids", "_set_print_stack_traces_on_fatal_signal",
+    # Of the leading thread, and read above the hook only; the grad mode goes along with each op.
+    "_set_grad_enabled", "_set_fwd_grad_enabled", "_set_multithreading_enabled",
+    "_set_view_replay_enabled", "_set_torch_function_state", "_set_skip_next_torch_function",
+    "_set_thread_name", "set_anomaly_enabled", "set_autocast_enabled", "set_autocast_dtype",
+    "set_autocast_cpu_enabled", "set_autocast_cpu_dtype", "set_autocast_cache_enabled",
 }  # fmt: skip
 
 _GENERATOR_METHODS = (

@@ -113,6 +113,8 @@ class Explanation:
             return []
         if not auto["is_settled"]:
             return ["  auto has not measured enough calls yet"]
+        if auto["measurements"] == 0:
+            return [f"  auto began with {auto['way']}, which a function like this one chose before"]
         figures = ", ".join(
             f"{name.removesuffix('_seconds')} {1e3 * value:.3f} ms"
             for name, value in auto.items()
@@ -133,7 +135,7 @@ class Explanation:
         auto = self.auto
         if not auto["is_settled"]:
             return "run eagerly to measure, auto has not chosen yet"
-        if auto["measurements"] == 1 and auto["way"] != "eager":
+        if auto["measurements"] <= 1 and auto["way"] != "eager":
             return "run eagerly to measure, co-execution was faster"
         return f"{_C.reasons()['slower']}, or the call was run eagerly to measure"
 

@@ -30,10 +30,11 @@ class Knob:
 
 KNOBS: dict[str, Knob] = {
     "numerics": Knob(
-        "strict",
+        "default",
+        "default: the fastest kernels within float32's accuracy; "
         "strict: PyTorch's own kernels in eager's order with eager's thread count, "
-        "bit for bit equal; default: the fastest kernels within float32's accuracy",
-        ("strict", "default"),
+        "bit for bit equal",
+        ("default", "strict"),
     ),
     "fuse": Knob(
         "pointwise",

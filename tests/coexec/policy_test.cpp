@@ -137,6 +137,31 @@ TEST(Policy, MeasuringCostsLessThanAHundredthOfTheTime) {
   EXPECT_LT(taken, 1.01 * calls);
 }
 
+TEST(Policy, AnAdoptedWayIsKeptForLongAndThenMeasured) {
+  Policy policy;
+  run(policy, 1, fixed(1, 1, 1));
+  policy.adopt(Way::kInPlace);
+  EXPECT_TRUE(policy.figures().is_settled);
+  int others = 0;
+  run(policy, 1000, [&](Way way, int) {
+    others += way != Way::kInPlace;
+    return 1.0;
+  });
+  EXPECT_EQ(others, 0);
+  EXPECT_EQ(policy.figures().measurements, 0u);
+  run(policy, 200, fixed(2, 2, 1));
+  EXPECT_EQ(policy.figures().measurements, 1u);
+  EXPECT_EQ(policy.choose(), Way::kEager);
+}
+
+TEST(Policy, AnAdoptedWayStaysWhereNoOtherIsClearlyFaster) {
+  Policy policy;
+  policy.adopt(Way::kEager);
+  run(policy, 1200, fixed(0.97, 0.98, 1));
+  EXPECT_EQ(policy.figures().measurements, 1u);
+  EXPECT_EQ(policy.choose(), Way::kEager);
+}
+
 TEST(Policy, AFunctionThatKnowsNoTypicalCallsIsMeasuredByOthers) {
   Policy policy;
   for (int call = 0; call < 200; ++call) {

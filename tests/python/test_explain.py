@@ -227,6 +227,32 @@ def test_what_auto_chose():
     assert sum(e.calls.values()) == e.counters["calls"]
 
 
+def test_a_function_like_another_begins_with_its_choice():
+    def decorated(numerics="strict"):
+        @lockstep.function(numerics=numerics)
+        def tiny(x):
+            return (x + 1).cos()
+
+        return tiny
+
+    first = decorated()
+    while not lockstep.explain(first).auto["is_settled"]:
+        first(X)
+    way = lockstep.explain(first).auto["way"]
+    other = decorated()
+    for _ in range(10):
+        other(X)
+    e = lockstep.explain(other)
+    assert e.auto["is_settled"] and e.auto["measurements"] == 0 and e.auto["way"] == way
+    assert f"auto began with {way}, which a function like this one chose before" in str(e)
+    lockstep.reset(other)
+    assert not lockstep.explain(other).auto["is_settled"]
+    different = decorated(numerics="default")
+    for _ in range(10):
+        different(X)
+    assert not lockstep.explain(different).auto["is_settled"]
+
+
 def test_forced_functions_say_nothing_of_auto(step):
     step(X, True)
     assert "auto" not in str(lockstep.explain(step))

@@ -51,7 +51,7 @@ class Strict(Eager):
         if not hasattr(lockstep, "function"):
             raise BadInput("Lockstep's core is not built here; run with `--way eager`, or build it")
         self._lockstep = lockstep
-        self._options = {"when": "always", **options}
+        self._options = {"when": "always", "numerics": "strict", **options}
 
     def wrap(self, step: Callable) -> Callable:
         return self._lockstep.function(step, **self._options)
