@@ -138,6 +138,10 @@ const char* const kAlwaysChecked[] = {
     "aten::_to_sparse",      "aten::_nested",        "aten::_jagged",       "aten::_padded",
 };
 
+// Of those prefixes, but blind to values.
+const char* const kNeverChecked[] = {"aten::linalg_vector_norm", "aten::binary_cross_entropy_with_logits",
+                                     "aten::binary_cross_entropy_backward"};
+
 // Integer arithmetic that raises on some values: a zero divisor, a negative exponent.
 const char* const kIntegerChecked[] = {"aten::div", "aten::remainder", "aten::fmod", "aten::floor_divide",
                                        "aten::pow", "aten::_foreach_div", "aten::_foreach_pow"};
@@ -166,6 +170,8 @@ void correct_effects(OpInfo& info) {
       if (starts_with(base, prefix)) info.value_check = ValueCheck::kAlways;
     for (const char* prefix : kIntegerChecked)
       if (starts_with(base, prefix)) info.value_check = ValueCheck::kIntegerOnly;
+    for (const char* name : kNeverChecked)
+      if (base == name) info.value_check = ValueCheck::kNone;
   }
   if (!starts_with(base, "aten::") && !starts_with(base, "prims::") && info.kind != OpKind::kPass &&
       info.kind != OpKind::kComposite)

@@ -1,4 +1,4 @@
-"""What holds for all tests in Python."""
+"""What holds for all tests in Python: strict numerics where a test names no other, nothing remembered."""
 
 import os
 
@@ -6,12 +6,9 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_remembered(tmp_path_factory):
-    """Choices and kernels of earlier processes say nothing here, and none are left behind."""
-    before = os.environ.get("LOCKSTEP_CACHE")
-    os.environ["LOCKSTEP_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    yield
-    if before is None:
-        del os.environ["LOCKSTEP_CACHE"]
-    else:
-        os.environ["LOCKSTEP_CACHE"] = before
+def environment(tmp_path_factory):
+    """Bits are compared; choices and kernels of earlier processes say nothing, and none are left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCKSTEP_NUMERICS", "strict")
+        patch.setenv("LOCKSTEP_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
