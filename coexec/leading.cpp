@@ -248,18 +248,14 @@ std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
 // ---- running on the leading thread
 
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {
-  ++native_depth_;
-  may_have_workers_ |= op.kind != graph::OpKind::kView;
+  may_have_workers_ |= op.kind == OpKind::kHost || op.kind == OpKind::kEager || op.kind == OpKind::kCompute;
   const dynamic::ExcludedScope kernel;
   const dynamic::SpanScope span(dynamic::SpanKind::kNative, cursor_);
   const dynamic::AllocationScope allocations(cursor_);
-  try {
+  {
+    const NativeScope native(*this);
     op.handle.redispatchBoxed(keys_, stack);  // goes on below the hook: what is above has been done
-  } catch (...) {
-    --native_depth_;
-    throw;
   }
-  --native_depth_;
   auto& counts = cursor_->counts;
   (in_graph && phase_ != Phase::kTracing ? counts.native_ticks : counts.eager_ticks) +=
       static_cast<double>(kernel.elapsed());
@@ -445,7 +441,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
     run_and_learn(op, stack, node, hides_warnings);
   };
   const auto args = torch::jit::last(*stack, op.args.size());
-  const bool is_dynamic = has_dynamic_shape(op);
+  const bool is_dynamic = has_dynamic_shape(op) && !resolve_masks(op, stack);
   if (is_dynamic && !op.writes && !op.draws && is_light()) {  // waits for what it reads, not for all that was asked
     count_in_graph(*node);
     return run_at_rest();

@@ -282,12 +282,9 @@ void Session::consume_until(uint64_t number) {
   std::lock_guard lock(consumer_mutex_);
   auto& channel = runner_.channel();
   if (channel.is_done(number)) return;
-  ++native_depth_;
-  {
-    GraphRunner::KernelScope kernels;
-    while (!channel.is_done(number)) runner_.run_front();
-  }
-  --native_depth_;
+  const NativeScope native(*this);
+  const GraphRunner::KernelScope kernels;
+  while (!channel.is_done(number)) runner_.run_front();
 }
 
 void Session::wait_done(uint64_t number, bool interruptible) {

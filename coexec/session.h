@@ -116,6 +116,7 @@ class Session final : public tracer::OpSink {
                     bool hides_warnings = false);
   bool has_dynamic_shape(const graph::OpInfo& op) const;
   bool is_light() const;
+  bool resolve_masks(const graph::OpInfo& op, torch::jit::Stack* stack);
   bool can_run_on_host(const graph::OpInfo& op, const graph::Signature& signature);
   bool must_wait(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
   void ask(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
@@ -165,6 +166,16 @@ class Session final : public tracer::OpSink {
   std::atomic<Phase> phase_{Phase::kIdle};  // written by the leading thread, read by any
   int depth_ = 0;
   std::atomic<int> native_depth_{0};
+  // Kernels run on this thread while it lives: what they touch is no access of Python's.
+  class NativeScope {
+   public:
+    explicit NativeScope(Session& session) : depth_(session.native_depth_) { ++depth_; }
+    ~NativeScope() { --depth_; }
+    NativeScope(const NativeScope&) = delete;
+
+   private:
+    std::atomic<int>& depth_;
+  };
   Function* function_ = nullptr;
   std::shared_ptr<Function> kept_;  // the same: a session may lose its last reference while it is open
   graph::Node* cursor_ = nullptr;

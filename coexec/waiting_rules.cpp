@@ -54,6 +54,45 @@ bool Session::has_dynamic_shape(const OpInfo& op) const {
   return false;
 }
 
+// Indexing by truth values: where these are known, so is the size of what they choose, and the values they choose from
+// are not waited for. Their positions stand for them from then on, which is how the kernel itself begins.
+bool Session::resolve_masks(const OpInfo& op, torch::jit::Stack* stack) {
+  if (!op.bool_index_is_dynamic || recorder_) return false;
+  const auto* chosen_from = operands_.front().link;
+  if (!chosen_from || runner_.channel().is_done(chosen_from->written)) return false;
+  const auto args = torch::jit::last(*stack, op.args.size());
+  const auto& self = args[0].toTensor();
+  const auto is_mask = [](const c10::IValue& item) { return item.isTensor() && item.toTensor().scalar_type() == at::kBool; };
+  int64_t dim = 0;
+  for (const auto& item : args[1].toListRef()) {
+    if (!is_mask(item)) {
+      if (item.isTensor() && item.toTensor().scalar_type() == at::kByte) return false;
+      ++dim;
+      continue;
+    }
+    const auto& mask = item.toTensor();
+    const bool fits = mask.dim() > 0 && dim + mask.dim() <= self.dim() && mask.sizes() == self.sizes().slice(dim, mask.dim());
+    if (!fits || mask.numel() > kUnsharedElements) return false;
+    dim += mask.dim();
+  }
+  for (const auto& view : operands_)
+    if (view.link && view.tensor->scalar_type() == at::kBool && view.tensor != &self) wait_for(*view.link);
+  c10::List<std::optional<at::Tensor>> positions;
+  {
+    const NativeScope native(*this);
+    for (const auto& item : args[1].toListRef()) {
+      if (!is_mask(item)) {
+        positions.push_back(item.toOptional<at::Tensor>());
+        continue;
+      }
+      for (auto& position : item.toTensor().nonzero().unbind(1)) positions.push_back(std::move(position));
+    }
+  }
+  stack->end()[1 - static_cast<int64_t>(op.args.size())] = std::move(positions);
+  collect_operands(op, torch::jit::last(*stack, op.args.size()));
+  return true;
+}
+
 // Doors: exposed storages, errors by value. What decides about an error is waited for here, to be looked at.
 bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
   const OperandView* written = nullptr;

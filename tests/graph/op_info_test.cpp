@@ -96,6 +96,9 @@ TEST(OpInfo, ErrorsByValue) {
   EXPECT_EQ(op("aten::remainder.Tensor").value_check, ValueCheck::kIntegerOnly);
   EXPECT_EQ(op("aten::bernoulli_.float").value_check, ValueCheck::kProbability);
   EXPECT_EQ(op("aten::add.Tensor").value_check, ValueCheck::kNone);
+  EXPECT_EQ(op("aten::binary_cross_entropy").value_check, ValueCheck::kAlways);
+  EXPECT_EQ(op("aten::binary_cross_entropy_with_logits").value_check, ValueCheck::kNone);
+  EXPECT_EQ(op("aten::linalg_vector_norm").value_check, ValueCheck::kNone);
 }
 
 TEST(OpInfo, OneEntryForAllThreads) {

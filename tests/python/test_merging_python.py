@@ -291,6 +291,72 @@ def test_a_size_that_depends_on_data_waits_for_that_data_alone():
     assert stats["waits"] <= stats["calls"], "more than the one at the end of each call"
 
 
+def test_choosing_by_known_truth_values_waits_for_nothing():
+    """The size of the result is known; what is chosen from may still be computed."""
+
+    def step(x, w, rows, places):
+        for _ in range(20):
+            x = torch.mm(x, w)
+        return x[rows], x[:, rows], x[places], x[None, rows][:, :, rows], x[rows, 3]
+
+    fast = lockstep.function(step, when="always")
+    generator = torch.Generator().manual_seed(2)
+    x, w = torch.randn(2, 170, 170, generator=generator) / 12
+    for call in range(14):
+        if call == 4:
+            lockstep.reset_stats(fast)
+        rows = torch.rand(170, generator=generator) < call / 10
+        places = torch.rand(170, 170, generator=generator) < 0.3
+        for own, eager in zip(fast(x, w, rows, places), step(x, w, rows, places), strict=True):
+            assert torch.equal(own, eager) and own.stride() == eager.stride()
+    stats = lockstep.stats(fast)
+    assert stats["eager_ops"] == 0 and stats["divergences"] == 0
+    assert stats["waits"] <= stats["calls"], "more than the one at the end of each call"
+
+
+def test_choosing_by_truth_values_of_another_size_is_refused_as_in_eager():
+    def step(x, w, rows):
+        y = torch.mm(x, w)
+        try:
+            return y[rows]
+        except IndexError as error:
+            return y + 1, str(error)
+
+    fast = lockstep.function(step, when="always")
+    x, w, wrong = torch.rand(4, 4), torch.rand(4, 4), torch.rand(5) > 0.5
+    for _ in range(4):
+        assert torch.equal(fast(x, w, x[0] > 0.5), step(x, w, x[0] > 0.5))
+    for _ in range(3):
+        own, eager = fast(x, w, wrong), step(x, w, wrong)
+        assert torch.equal(own[0], eager[0]) and own[1] == eager[1]
+
+
+def test_what_cannot_change_a_kernel_or_its_error_waits_for_nothing():
+    """Switches that are read above the hook, and ops that never raise by value."""
+
+    def step(x, w):
+        for _ in range(20):
+            x = torch.mm(x, w)
+        with torch.no_grad():
+            total = torch.linalg.vector_norm(x)
+        with torch.autograd.set_detect_anomaly(True):
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(x, w.sigmoid())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = loss + total
+        with torch.enable_grad():
+            return loss * 2
+
+    fast = lockstep.function(step, when="always")
+    x, w = torch.randn(2, 400, 400, generator=torch.Generator().manual_seed(2)) / 20
+    for call in range(10):
+        if call == 4:
+            lockstep.reset_stats(fast)
+        assert torch.equal(fast(x, w), step(x, w))
+    stats = lockstep.stats(fast)
+    assert stats["eager_ops"] == 0
+    assert stats["waits"] <= stats["calls"], "more than the one at the end of each call"
+
+
 def test_a_new_size_that_may_not_be_written_is_refused_where_eager_refuses_it():
     def step(x, index, values):
         caught = []

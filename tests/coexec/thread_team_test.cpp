@@ -1,0 +1,62 @@
+// Which thread has OpenMP workers while a call runs.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <iterator>
+
+#include "coexec/session.h"
+#include "tests/support/test_host.h"
+#include "tests/support/test_ops.h"
+
+namespace lockstep::coexec {
+namespace {
+
+using support::at_line;
+using support::Call;
+
+int thread_count() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<int>(std::distance(begin(tasks), end(tasks)));
+}
+
+// Workers end a little after they were told to.
+bool becomes(int count) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (thread_count() != count)
+    if (std::chrono::steady_clock::now() > end) return false;
+  return true;
+}
+
+TEST(ThreadTeam, AKernelOnTheLeadingThreadLeavesNoWorkersBehind) {
+  support::session();  // makes the host, which asks for one
+  at::set_num_threads(2);
+  Function function;
+  const auto x = at::randn({1 << 20});
+  const auto small = at::randn({16, 3, 26, 26});
+  const auto mask = small.gt(1);
+  for (int i = 0; i < 4; ++i) {
+    Call call(function);
+    at_line(1);
+    const auto sum = x.add(1).sum();
+    at_line(2);
+    sum.item<float>();  // the graph runner has its workers
+    const int with_runner = thread_count();
+    at_line(3);
+    small.index({mask});  // its size depends on data: computed here, by threads
+    const int with_both = thread_count();
+    at_line(4);
+    const auto result = x.mul(2);
+    if (i > 0) {
+      EXPECT_EQ(with_both, with_runner + 1) << "then this test says nothing";
+      EXPECT_TRUE(becomes(with_runner)) << thread_count();
+    }
+    call.end();
+  }
+  at::set_num_threads(1);
+}
+
+}  // namespace
+}  // namespace lockstep::coexec
