@@ -441,7 +441,9 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
     run_and_learn(op, stack, node, hides_warnings);
   };
   const auto args = torch::jit::last(*stack, op.args.size());
-  const bool is_dynamic = has_dynamic_shape(op) && !resolve_masks(op, stack);
+  const bool depends_on_data = has_dynamic_shape(op);
+  const bool is_resolved = depends_on_data && resolve_masks(op, stack);
+  const bool is_dynamic = depends_on_data && !is_resolved;
   if (is_dynamic && !op.writes && !op.draws && is_light()) {  // waits for what it reads, not for all that was asked
     count_in_graph(*node);
     return run_at_rest();
@@ -449,7 +451,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   build_words(op, args);
   const Signature* signature = is_dynamic ? nullptr : find_signature(op, node);
   if (!signature && !is_dynamic) signature = infer_signature(op, *node, args);
-  if (!signature && !is_dynamic && ++unknown_ > kPatience) {
+  if (!signature && !depends_on_data && ++unknown_ > kPatience) {
     lose_patience();
     count_eager(*node, Reason::tracing);
     return run_at_rest();
