@@ -379,7 +379,7 @@ def test_log_names_only_what_was_asked_for():
     assert len(lines) == 1 and lines[0].startswith("lockstep diverge: step: ")
 
 
-def test_log_of_waits_and_of_auto():
+def test_log_of_waits_and_of_auto(tmp_path):
     code = """
     import torch, lockstep
     x = torch.ones(200, 200)
@@ -391,7 +391,9 @@ def test_log_of_waits_and_of_auto():
     for _ in range(115):
         step()
     """
-    lines = run_code(code, LOCKSTEP_LOG="wait,auto").stderr.splitlines()
+    lines = run_code(
+        code, LOCKSTEP_LOG="wait,auto", LOCKSTEP_CACHE=str(tmp_path)
+    ).stderr.splitlines()
     waits = [line for line in lines if line.startswith("lockstep wait: ")]
     assert waits and all(" ms after aten::" in line for line in waits)
     autos = [line for line in lines if line.startswith("lockstep auto: step: chose ")]
