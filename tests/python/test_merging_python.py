@@ -312,7 +312,7 @@ def test_choosing_by_known_truth_values_waits_for_nothing():
             assert torch.equal(own, eager) and own.stride() == eager.stride()
     stats = lockstep.stats(fast)
     assert stats["eager_ops"] == 0 and stats["divergences"] == 0
-    (line,) = [l for l in lockstep.explain(fast).lines if "# choosing" in l["source"]]
+    (line,) = [row for row in lockstep.explain(fast).lines if "# choosing" in row["source"]]
     assert line["ops"]["aten::index.Tensor"] == 40 and line["wait_seconds"] == 0
 
 
