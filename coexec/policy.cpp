@@ -20,8 +20,8 @@ constexpr int kMaxPasses = 4;      // through the rounds, until it is clear whet
 constexpr double kClear = 3;       // standard errors between the two
 constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement, at least; doubles
 constexpr uint64_t kMaxSettle = 4096;
-constexpr uint64_t kAdoptedSettle = 1024;
-constexpr double kMeasuringShare = 0.01; // of all time that calls of the slower ways may cost, to measure them
+constexpr uint64_t kAdoptedSettle = 1024;  // the same, where another function's choice was adopted
+constexpr double kMeasuringShare = 0.01;  // of all time that calls of the slower ways may cost, to measure them
 constexpr double kAdvantage = 0.96;    // the other way must be this much faster to be taken: less is within the noise
 
 struct Estimate {
@@ -106,21 +106,22 @@ void Policy::decide() {
   const auto fastest = std::min_element(figures_.seconds.begin(), figures_.seconds.end());
   if (*fastest < kAdvantage * seconds(figures_.way)) figures_.way = static_cast<Way>(fastest - figures_.seconds.begin());
   figures_.measurements++;
-  figures_.is_settled = true;
   double lost_calls = 0;  // of the chosen way, which would have run in the time that the others took longer
   for (int i = 0; i < kWayCount; ++i) lost_calls += measured_calls_[i] * (figures_.seconds[i] / seconds(figures_.way) - 1);
   const auto for_cost = static_cast<uint64_t>(std::clamp<double>(lost_calls / kMeasuringShare, 0, kMaxSettle));
-  settle_calls_ = std::clamp(2 * settle_calls_, std::max(kFirstSettle, for_cost), kMaxSettle);
+  settle(std::clamp(2 * settle_calls_, std::max(kFirstSettle, for_cost), kMaxSettle));
+}
+
+void Policy::settle(uint64_t calls) {
+  figures_.is_settled = true;
+  settle_calls_ = calls;
   settled_for_ = 0;
   start(State::kSettled);
 }
 
 void Policy::adopt(Way way) {
   figures_.way = way;
-  figures_.is_settled = true;
-  settle_calls_ = kAdoptedSettle;
-  settled_for_ = 0;
-  start(State::kSettled);
+  settle(kAdoptedSettle);
 }
 
 void Policy::note(Way way, double seconds, bool is_untypical) {

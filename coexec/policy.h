@@ -37,6 +37,7 @@ class Policy {
   void drop_slow_ways();
   bool is_clear() const;
   void decide();
+  void settle(uint64_t calls);  // measures again after so many
 
   State state_ = State::kWarmUp;
   Figures figures_;

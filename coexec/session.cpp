@@ -153,8 +153,8 @@ bool Session::was_prepared() const {
 // Kernels run on one thread from now on, and only that one has workers.
 void Session::hand_over_cores() {
   if (in_place_) return runner_.rest();
-  dynamic::release_thread_team();
-  may_have_workers_ = false;
+  may_have_workers_ = true;  // from what ran here before
+  give_up_workers();
   runner_.start();
 }
 
