@@ -16,13 +16,13 @@ constexpr int kMaxPassedOver = 12; // untypical calls of a measurement; a functi
 constexpr Way kRounds[] = {Way::kBehind, Way::kInPlace, Way::kEager, Way::kEager, Way::kInPlace, Way::kBehind};
 constexpr int kSamples = 3;        // a round
 constexpr int kSkipped = 2;        // calls after a change of the way: workers and caches change hands
-constexpr int kMaxPasses = 4;      // through the rounds, until it is clear whether co-execution pays
+constexpr int kMaxPasses = 6;      // through the rounds, until it is clear whether co-execution pays
 constexpr double kClear = 3;       // standard errors between the two
 constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement, at least; doubles
 constexpr uint64_t kMaxSettle = 4096;
 constexpr uint64_t kAdoptedSettle = 1024;  // the same, where another function's choice was adopted
 constexpr double kMeasuringShare = 0.01;  // of all time that calls of the slower ways may cost, to measure them
-constexpr double kAdvantage = 0.96;    // the other way must be this much faster to be taken: less is within the noise
+constexpr double kAdvantage = 0.98;    // the other way must be this much faster to be taken: less is within the noise
 
 struct Estimate {
   double mean, error;

@@ -7,7 +7,7 @@
 
 #include "coexec/event_log.h"
 #include "coexec/session.h"
-#include "dynamic/shape_memo.h"
+#include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 

@@ -11,7 +11,7 @@
 #include "coexec/clock.h"
 #include "coexec/event_log.h"
 #include "dynamic/kernels/kernel_choice.h"
-#include "dynamic/shape_memo.h"
+#include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/skeleton_clock.h"

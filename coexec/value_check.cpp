@@ -32,7 +32,7 @@ int64_t size_at(const at::Tensor& t, int64_t dim) {
   return t.size(dim < 0 ? dim + t.dim() : dim);
 }
 
-bool advanced_index_in_range(const at::Tensor& self, const c10::IValue& indices, bool allow_masks) {
+bool advanced_index_in_range(const at::Tensor& self, const c10::IValue& indices) {
   int64_t dim = 0;
   for (const auto& item : indices.toListRef()) {
     if (!item.isTensor() || !item.toTensor().defined()) {
@@ -40,16 +40,23 @@ bool advanced_index_in_range(const at::Tensor& self, const c10::IValue& indices,
       continue;
     }
     const auto& index = item.toTensor();
-    if (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte) {
-      if (!allow_masks) return false;
-      dim += index.dim();
-      continue;
-    }
-    if (dim >= self.dim()) return false;
+    if (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte || dim >= self.dim()) return false;
     const int64_t size = self.size(dim++);
     if (!in_range(index, -size, size)) return false;
   }
   return true;
+}
+
+// Truth values alone choose as many places as are true: one number fits into any count of them.
+bool is_number_by_mask(const at::Tensor& self, at::ArrayRef<c10::IValue> args) {
+  const auto indices = args[1].toListRef();
+  size_t dim = 0;
+  while (dim < indices.size() && !indices[dim].isTensor()) ++dim;
+  if (dim + 1 != indices.size() || args.size() < 3 || !args[2].isTensor() || args[2].toTensor().dim() != 0) return false;
+  const auto& mask = indices[dim].toTensor();
+  const auto end = static_cast<int64_t>(dim) + mask.dim();
+  return mask.scalar_type() == at::kBool && mask.dim() > 0 && end <= self.dim() &&
+         mask.sizes() == self.sizes().slice(dim, mask.dim());
 }
 
 bool indices_in_range(const std::string& base, at::ArrayRef<c10::IValue> args) {
@@ -58,7 +65,7 @@ bool indices_in_range(const std::string& base, at::ArrayRef<c10::IValue> args) {
   if (base == "aten::take" || base == "aten::put_")
     return in_range(args[1].toTensor(), -self.numel(), self.numel());
   if (base.find("index_put") != std::string::npos || base == "aten::index" || base == "aten::_unsafe_index")
-    return args[1].isList() && advanced_index_in_range(self, args[1], false);
+    return args[1].isList() && (is_number_by_mask(self, args) || advanced_index_in_range(self, args[1]));
   // (self, dim, index, ...)
   if (args.size() > 2 && args[1].isInt() && args[2].isTensor())
     return in_range(args[2].toTensor(), 0, size_at(self, args[1].toInt()));
@@ -86,7 +93,7 @@ bool is_deciding(const graph::OpInfo& op, const at::Tensor& operand) {
   switch (op.value_check) {
     case graph::ValueCheck::kIndex:
     case graph::ValueCheck::kClassLabel:
-      return operand.defined() && !operand.is_floating_point() && !operand.is_complex();
+      return operand.defined() && !operand.is_floating_point() && !operand.is_complex() && operand.scalar_type() != at::kBool;
     default:
       return false;
   }

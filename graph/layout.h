@@ -41,7 +41,7 @@ struct Layout {
 Layout layout_of(const at::Tensor& tensor);
 const char* dtype_name(c10::ScalarType dtype);
 
-// The inputs of an op, flattened into words: equal words, equal output layouts (dynamic/shape_memo.h).
+// The inputs of an op, flattened into words: equal words, equal output layouts (dynamic/shapes/shape_memo.h).
 using SignatureWords = std::vector<int64_t>;
 void append_layout(SignatureWords& words, const at::Tensor& tensor);
 // The value of a constant argument. A scalar without its value counts by kind alone.

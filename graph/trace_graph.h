@@ -22,7 +22,7 @@ namespace lockstep::graph {
 
 struct Node;
 
-// What one op makes of inputs of given layouts. Shared by all nodes of the op (dynamic/shape_memo.h).
+// What one op makes of inputs of given layouts. Shared by all nodes of the op (dynamic/shapes/shape_memo.h).
 struct Signature {
   const OpInfo* op = nullptr;
   SignatureWords words;

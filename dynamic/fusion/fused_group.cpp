@@ -4,7 +4,7 @@
 #include <atomic>
 #include <bit>
 
-#include "dynamic/shape_memo.h"
+#include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/hidden_layout.h"
 
 namespace lockstep::dynamic {

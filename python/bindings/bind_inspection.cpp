@@ -12,7 +12,7 @@
 #include "dynamic/fusion/op_body.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/kernel_table.h"
-#include "dynamic/shape_memo.h"
+#include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"

@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "dynamic/shape_memo.h"
+#include "dynamic/shapes/shape_memo.h"
 #include "tests/support/test_host.h"
 #include "tests/support/test_ops.h"
 

@@ -74,6 +74,27 @@ TEST(ValueCheck, AdvancedIndexingCountsFromBothEnds) {
   EXPECT_FALSE(fine("aten::index.Tensor", args({longs({0}), longs({0}), longs({0})})));  // too many
 }
 
+TEST(ValueCheck, OneNumberFitsIntoHoweverManyPlacesAMaskChooses) {
+  const auto self = at::rand({3, 4});
+  const auto mask = at::rand({3}) > 0.5;
+  const auto args = [&](std::vector<std::optional<at::Tensor>> indices, const at::Tensor& values) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (auto& index : indices) list.push_back(index);
+    return Args{self, list, values, false};
+  };
+  const auto number = at::scalar_tensor(1.0);
+  EXPECT_TRUE(fine("aten::index_put_", args({mask}, number)));
+  EXPECT_TRUE(fine("aten::index_put_", args({std::nullopt, at::ones({4}, at::kBool)}, number)));
+  EXPECT_TRUE(fine("aten::index_put_", args({at::ones({3, 4}, at::kBool)}, number)));
+  EXPECT_FALSE(fine("aten::index_put_", args({mask}, at::rand({2, 4})))) << "as many rows as are true";
+  EXPECT_FALSE(fine("aten::index_put_", args({mask, at::ones({4}, at::kBool)}, number))) << "as many in both";
+  EXPECT_FALSE(fine("aten::index_put_", args({mask, longs({0, 1})}, number)));
+  EXPECT_FALSE(fine("aten::index_put_", args({at::ones({4}, at::kBool)}, number)));
+  EXPECT_TRUE(raises("aten::index_put_", args({at::ones({4}, at::kBool)}, number)));
+  EXPECT_FALSE(is_deciding(op("aten::index_put_"), mask));
+  EXPECT_TRUE(is_deciding(op("aten::index_put_"), longs({0})));
+}
+
 TEST(ValueCheck, ClassLabelsKnowTheIgnoredOne) {
   const auto scores = at::rand({3, 5});
   auto args = [&](std::vector<int64_t> labels) {

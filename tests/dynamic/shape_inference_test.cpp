@@ -1,5 +1,5 @@
 // What is inferred against what the op makes: layouts on other sizes, and where nothing may be inferred.
-#include "dynamic/shape_inference.h"
+#include "dynamic/shapes/shape_inference.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -15,15 +15,17 @@ using Args = std::vector<c10::IValue>;
 
 const graph::OpInfo& op_named(const char* name) { return *graph::find_op_info(name); }
 
+Layout layout_or_none(const c10::IValue& value) { return value.isTensor() ? graph::layout_of(value.toTensor()) : Layout{}; }
+
 Signature signature_of(const graph::OpInfo& op, const Args& args) {
   Signature signature;
   signature.op = &op;
   signature.words = {0};
-  for (const auto& arg : args) {
-    if (arg.isTensor()) signature.inputs.push_back(graph::layout_of(arg.toTensor()));
-    if (arg.isList() && !arg.isIntList())
-      for (const auto& item : arg.toListRef())
-        signature.inputs.push_back(item.isTensor() ? graph::layout_of(item.toTensor()) : graph::Layout{});
+  for (size_t a = 0; a < args.size(); ++a) {
+    const auto kind = op.args[a].kind;
+    if (kind == graph::ArgKind::kTensor) signature.inputs.push_back(layout_or_none(args[a]));
+    if (kind == graph::ArgKind::kTensorList || kind == graph::ArgKind::kOptionalTensorList)
+      for (const auto& item : args[a].toListRef()) signature.inputs.push_back(layout_or_none(item));
   }
   return signature;
 }
@@ -32,10 +34,11 @@ std::vector<Layout> layouts_by_running(const graph::OpInfo& op, const Args& args
   torch::jit::Stack stack(args.begin(), args.end());
   op.handle.callBoxed(&stack);
   std::vector<Layout> layouts;
+  int group = 0;
   for (size_t r = 0; r < op.returns.size(); ++r) {
     if (op.returns[r].alias_arg >= 0) continue;
-    auto layout = graph::layout_of(stack[r].toTensor());
-    layout.storage_group = static_cast<int>(layouts.size());
+    auto layout = layout_or_none(stack[r]);
+    layout.storage_group = layout.is_defined() ? group++ : -1;
     layouts.push_back(std::move(layout));
   }
   return layouts;
@@ -50,6 +53,19 @@ c10::IValue indices(std::vector<std::optional<at::Tensor>> each) {
   c10::List<std::optional<at::Tensor>> list;
   for (auto& one : each) list.push_back(std::move(one));
   return list;
+}
+
+c10::IValue flags(std::vector<bool> each) {
+  c10::List<bool> list;
+  for (const bool one : each) list.push_back(one);
+  return list;
+}
+
+Args convolution_args(const at::Tensor& map, const at::Tensor& kernel, std::vector<int64_t> stride, std::vector<int64_t> padding,
+                      std::vector<int64_t> dilation, bool is_transposed, int64_t groups) {
+  const std::vector<int64_t> no_padding(stride.size(), 0);
+  const int64_t channels = is_transposed ? kernel.size(1) * groups : kernel.size(0);
+  return {map, kernel, at::rand({channels}), stride, padding, dilation, is_transposed, no_padding, groups};
 }
 
 Args softmax_args(int64_t n) { return {at::rand({n, 5}), int64_t{-1}, false}; }
@@ -100,6 +116,74 @@ const std::vector<Case>& cases() {
       {"aten::index.Tensor", [](int64_t n) { return Args{at::rand({9, 7}), indices({at::zeros({n}, at::kLong), at::zeros({n}, at::kLong)})}; }},
       {"aten::gather", [](int64_t n) { return Args{at::rand({n, 4}), int64_t{1}, at::zeros({n, 2}, at::kLong), false}; }},
       {"aten::index_add", [](int64_t n) { return Args{at::rand({8, 4}), int64_t{0}, at::zeros({n}, at::kLong), at::rand({n, 4}), 1}; }},
+      {"aten::where.self", [](int64_t n) { return Args{at::rand({n, 1}) > 0.5, at::rand({n, 4}), at::rand({4}).unsqueeze(0)}; }},
+      {"aten::masked_fill.Scalar", [](int64_t n) { return Args{at::rand({2, n, 3}), at::rand({n, 1}) > 0.5, 0.5}; }},
+      {"aten::masked_fill_.Scalar", [](int64_t n) { return Args{at::rand({2, n, 3}), at::rand({n, 1}) > 0.5, 0.5}; }},
+      {"aten::logical_and", [](int64_t n) { return Args{at::rand({n, 1}) > 0.5, at::rand({1, n}) > 0.5}; }},
+      {"aten::copy_", [](int64_t n) { return Args{at::rand({4, n}).t(), at::rand({4}), false}; }},
+      {"aten::index_put_", [](int64_t n) { return Args{at::rand({n, 4}), indices({at::rand({n}) > 0.5}), at::rand({}), false}; }},
+      {"aten::cat", [](int64_t n) { return Args{std::vector<at::Tensor>(n, at::rand({2, 3})), int64_t{1}}; }},
+      {"aten::stack", [](int64_t n) { return Args{std::vector<at::Tensor>(n, at::rand({2, 3})), int64_t{0}}; }},
+      {"aten::zeros", [](int64_t n) { return Args{std::vector<int64_t>{n, 2}, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
+      {"aten::randn", [](int64_t n) { return Args{std::vector<int64_t>{n, 2}, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
+      {"aten::full", [](int64_t n) { return Args{std::vector<int64_t>{n, 2}, 0.5, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
+      {"aten::arange", [](int64_t n) { return Args{n, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
+      {"aten::arange.start_step", [](int64_t n) { return Args{int64_t{-3}, n, int64_t{2}, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
+      {"aten::new_full", [](int64_t n) { return Args{at::rand({2}), std::vector<int64_t>{n, 5}, 1.0, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
+      {"aten::bernoulli.p", [](int64_t n) { return Args{at::rand({n, 2}), 0.5, c10::IValue()}; }},
+      {"aten::clone", [](int64_t n) { return Args{at::rand({n, 2}), c10::IValue()}; }},
+      {"aten::clone", [](int64_t n) { return Args{at::rand({2, n}).t(), static_cast<int64_t>(at::MemoryFormat::Contiguous)}; }},
+      {"aten::repeat", [](int64_t n) { return Args{at::rand({2, n}), std::vector<int64_t>{3, 1, n}}; }},
+      {"aten::constant_pad_nd", [](int64_t n) { return Args{at::rand({2, n, 6}), std::vector<int64_t>{n, -2, 0, 3}, 0.0}; }},
+      {"aten::flip", [](int64_t n) { return Args{at::rand({2, n}), std::vector<int64_t>{1}}; }},
+      {"aten::roll", [](int64_t n) { return Args{at::rand({n, 4}), std::vector<int64_t>{1}, std::vector<int64_t>{0}}; }},
+      {"aten::sort", [](int64_t n) { return Args{at::rand({n, 4}), int64_t{-1}, false}; }},
+      {"aten::sort.stable", [](int64_t n) { return Args{at::rand({4, n}).t(), true, int64_t{0}, false}; }},
+      {"aten::topk", [](int64_t n) { return Args{at::rand({n, 4}), int64_t{2}, int64_t{1}, true, true}; }},
+      {"aten::max.dim", [](int64_t n) { return Args{at::rand({n, 4}), int64_t{1}, true}; }},
+      {"aten::argmax", [](int64_t n) { return Args{at::rand({n, 4}), int64_t{1}, false}; }},
+      {"aten::amax", [](int64_t n) { return Args{at::rand({n, 4}), std::vector<int64_t>{0}, false}; }},
+      {"aten::any.dim", [](int64_t n) { return Args{at::rand({n, 4}) > 0.5, int64_t{1}, false}; }},
+      {"aten::cumsum", [](int64_t n) { return Args{at::rand({4, n}).t(), int64_t{0}, c10::IValue()}; }},
+      {"aten::triu", [](int64_t n) { return Args{at::rand({n, n}), int64_t{1}}; }},
+      {"aten::prod.dim_int", [](int64_t n) { return Args{at::rand({n, 4}), int64_t{1}, false, c10::IValue()}; }},
+      {"aten::linalg_vector_norm", [](int64_t n) { return Args{at::rand({n, 4}), 2.0, std::vector<int64_t>{1}, false, c10::IValue()}; }},
+      {"aten::var.correction", [](int64_t n) { return Args{at::rand({n, 4}), std::vector<int64_t>{-1}, 1, true}; }},
+      {"aten::var_mean.correction", [](int64_t n) { return Args{at::rand({2, n, 4}), std::vector<int64_t>{0, 2}, 1, false}; }},
+      {"aten::logsumexp", [](int64_t n) { return Args{at::rand({n, 4}), std::vector<int64_t>{1}, false}; }},
+      {"aten::dot", [](int64_t n) { return Args{at::rand({n}), at::rand({n})}; }},
+      {"aten::mv", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({4})}; }},
+      {"aten::native_layer_norm", [](int64_t n) { return Args{at::rand({4, n, 3}).transpose(0, 1), std::vector<int64_t>{3}, at::rand({3}), at::rand({3}), 1e-5}; }},
+      {"aten::native_layer_norm_backward", [](int64_t n) { return Args{at::rand({n, 3}), at::rand({n, 3}), std::vector<int64_t>{3}, at::rand({n, 1}), at::rand({n, 1}), at::rand({3}), at::rand({3}), flags({true, true, true})}; }},
+      {"aten::native_layer_norm_backward", [](int64_t n) { return Args{at::rand({n, 3}), at::rand({n, 3}), std::vector<int64_t>{3}, at::rand({n, 1}), at::rand({n, 1}), at::rand({3}), at::rand({3}), flags({false, true, true})}; }},
+      {"aten::native_group_norm", [](int64_t n) { return Args{at::rand({n, 6, n, 2}), at::rand({6}), at::rand({6}), n, int64_t{6}, 2 * n, int64_t{3}, 1e-5}; }},
+      {"aten::native_group_norm_backward", [](int64_t n) { return Args{at::rand({n, 6, n, 2}), at::rand({n, 6, n, 2}), at::rand({n, 3}), at::rand({n, 3}), at::rand({6}), n, int64_t{6}, 2 * n, int64_t{3}, flags({true, true, true})}; }},
+      {"aten::native_batch_norm", [](int64_t n) { return Args{at::rand({n, 6, n, 2}), at::rand({6}), at::rand({6}), at::rand({6}), at::rand({6}), true, 0.1, 1e-5}; }},
+      {"aten::native_batch_norm", [](int64_t n) { return Args{at::rand({n, 6}), at::rand({6}), at::rand({6}), at::rand({6}), at::rand({6}), false, 0.1, 1e-5}; }},
+      {"aten::native_batch_norm_backward", [](int64_t n) { return Args{at::rand({n, 6, n, 2}), at::rand({n, 6, n, 2}), at::rand({6}), at::rand({6}), at::rand({6}), at::rand({6}), at::rand({6}), true, 1e-5, flags({true, true, true})}; }},
+      {"aten::convolution", [](int64_t n) { return convolution_args(at::rand({n, 4, n + 2, 9}), at::rand({6, 2, 3, 3}), {2, 1}, {1, 0}, {1, 2}, false, 2); }},
+      {"aten::convolution", [](int64_t n) { return convolution_args(at::rand({2, 4, n, n + 1}), at::rand({4, 3, 2, 2}), {2, 2}, {0, 0}, {1, 1}, true, 1); }},
+      {"aten::convolution", [](int64_t n) { return convolution_args(at::rand({2, 4, n + 2}), at::rand({5, 4, 3}), {1}, {0}, {1}, false, 1); }},
+      {"aten::convolution_backward", [](int64_t n) { return Args{at::rand({n, 6, n, 5}), at::rand({n, 4, n, 5}), at::rand({6, 4, 3, 3}), std::vector<int64_t>{6}, std::vector<int64_t>{1, 1}, std::vector<int64_t>{1, 1}, std::vector<int64_t>{1, 1}, false, std::vector<int64_t>{0, 0}, int64_t{1}, flags({true, true, false})}; }},
+      {"aten::max_pool2d_with_indices", [](int64_t n) { return Args{at::rand({n, 3, n + 2, 8}), std::vector<int64_t>{2, 2}, std::vector<int64_t>{2, 2}, std::vector<int64_t>{0, 0}, std::vector<int64_t>{1, 1}, false}; }},
+      {"aten::upsample_nearest2d", [](int64_t n) { return Args{at::rand({n, 3, n, 2}), std::vector<int64_t>{2 * n, 4}, 2.0, 2.0}; }},
+      {"aten::_adaptive_avg_pool2d", [](int64_t n) { return Args{at::rand({2, 3, n + 3, n + 4}), std::vector<int64_t>{2, 2}}; }},
+      {"aten::_adaptive_avg_pool2d_backward", [](int64_t n) { return Args{at::rand({2, 3, 2, 2}), at::rand({2, 3, n + 3, n + 4})}; }},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu", [](int64_t n) { return Args{at::rand({2, 3, n, 8}), at::rand({2, 3, n + 1, 8}), at::rand({2, 3, n + 1, 8}), 0.0, false, at::rand({2, 1, 1, n + 1}), c10::IValue()}; }},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", [](int64_t n) { return Args{at::rand({2, 3, n, 8}), at::rand({2, 3, n, 8}), at::rand({2, 3, n, 8}), at::rand({2, 3, n, 8}), at::rand({2, 3, n, 8}), at::rand({2, n, 3}).transpose(1, 2), 0.0, true, c10::IValue(), c10::IValue()}; }},
+      {"aten::_safe_softmax", [](int64_t n) { return Args{at::rand({2, n, n}), int64_t{-1}, c10::IValue()}; }},
+      {"aten::nll_loss_forward", [](int64_t n) { return Args{at::rand({n, 4}), at::zeros({n}, at::kLong), c10::IValue(), int64_t{1}, int64_t{-100}}; }},
+      {"aten::nll_loss_forward", [](int64_t n) { return Args{at::rand({n, 4}), at::zeros({n}, at::kLong), at::rand({4}), int64_t{0}, int64_t{-100}}; }},
+      {"aten::nll_loss_backward", [](int64_t n) { return Args{at::rand({}), at::rand({n, 4}), at::zeros({n}, at::kLong), c10::IValue(), int64_t{1}, int64_t{-100}, at::rand({})}; }},
+      {"aten::nll_loss2d_forward", [](int64_t n) { return Args{at::rand({n, 4, n, 3}), at::zeros({n, n, 3}, at::kLong), c10::IValue(), int64_t{1}, int64_t{-100}}; }},
+      {"aten::nll_loss2d_backward", [](int64_t n) { return Args{at::rand({}), at::rand({n, 4, n, 3}), at::zeros({n, n, 3}, at::kLong), c10::IValue(), int64_t{1}, int64_t{-100}, at::rand({})}; }},
+      {"aten::binary_cross_entropy_with_logits", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), c10::IValue(), at::rand({4}), int64_t{1}}; }},
+      {"aten::binary_cross_entropy_with_logits", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), c10::IValue(), c10::IValue(), int64_t{0}}; }},
+      {"aten::binary_cross_entropy_backward", [](int64_t n) { return Args{at::rand({}), at::rand({n, 4}), at::rand({n, 4}), c10::IValue(), int64_t{1}}; }},
+      {"aten::mse_loss", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), int64_t{1}}; }},
+      {"aten::mse_loss_backward", [](int64_t n) { return Args{at::rand({}), at::rand({n, 4}), at::rand({n, 4}), int64_t{1}}; }},
+      {"aten::smooth_l1_loss_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), at::rand({n, 4}), int64_t{0}, 1.0}; }},
+      {"aten::huber_loss", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), int64_t{1}, 1.0}; }},
       {"aten::index_add_", [](int64_t n) { return Args{at::rand({8, 4}), int64_t{0}, at::zeros({n}, at::kLong), at::rand({n, 4}), 1}; }},
   };
   return all;
@@ -125,7 +209,7 @@ TEST(ShapeInference, SaysWhatTheOpMakes) {
         EXPECT_EQ(learned.outputs[i].storage_bytes, ran[i].storage_bytes) << one.op << " " << n;
         EXPECT_EQ(learned.outputs[i].storage_group, ran[i].storage_group);
       }
-      EXPECT_EQ(learned.version_bumps, known.version_bumps);
+      if (learned.inputs.size() == known.inputs.size()) EXPECT_EQ(learned.version_bumps, known.version_bumps);
     }
   }
 }
@@ -145,8 +229,26 @@ TEST(ShapeInference, SaysNothingWhereItIsNotCertain) {
   EXPECT_FALSE(is_inferred("aten::mm", {f({2, 3}), f({3, 2})}, {f({4, 3}), f({5, 2})})) << "it will raise";
   EXPECT_FALSE(is_inferred("aten::mul.Tensor", {f({2}), f({2})}, {f({3}), i({3})})) << "another type";
   EXPECT_FALSE(is_inferred("aten::mul.Tensor", {f({2}), f({2})}, {f({3, 1}), f({3})})) << "another rank";
+  EXPECT_FALSE(is_inferred("aten::masked_fill_.Scalar", {f({2}), f({2}) > 0, 1.0}, {f({3}), f({2}) > 0, 1.0})) << "it will raise";
+  const auto norm = [&](std::vector<int64_t> sizes, int64_t width) {
+    return Args{f(sizes), std::vector<int64_t>{width}, f({3}), f({3}), 1e-5};
+  };
+  EXPECT_FALSE(is_inferred("aten::native_layer_norm", norm({2, 3}, 3), norm({2, 4}, 3))) << "it will raise";
+  const auto convolution = [&](int64_t channels, int64_t width) {
+    return convolution_args(f({2, channels, width}), f({5, 4, 3}), {1}, {0}, {1}, false, 1);
+  };
+  EXPECT_TRUE(is_inferred("aten::convolution", convolution(4, 6), convolution(4, 3)));
+  EXPECT_FALSE(is_inferred("aten::convolution", convolution(4, 6), {f({2, 3, 6}), f({5, 4, 3}), f({5}), std::vector<int64_t>{1}, std::vector<int64_t>{0}, std::vector<int64_t>{1}, false, std::vector<int64_t>{0}, int64_t{1}})) << "other channels: it will raise";
+  EXPECT_FALSE(is_inferred("aten::convolution", convolution(4, 6), {f({2, 4, 2}), f({5, 4, 3}), f({5}), std::vector<int64_t>{1}, std::vector<int64_t>{0}, std::vector<int64_t>{1}, false, std::vector<int64_t>{0}, int64_t{1}})) << "narrower than the kernel: it will raise";
   EXPECT_FALSE(is_inferred("aten::add_.Tensor", {f({2}), f({2}), 1}, {f({1}), f({3}), 1})) << "it will raise";
-  EXPECT_FALSE(is_inferred("aten::bernoulli", {f({2}), c10::IValue()}, {f({3}), c10::IValue()})) << "it draws";
+  EXPECT_FALSE(is_inferred("aten::bernoulli", {f({2}), c10::IValue()}, {f({3}), c10::IValue()})) << "values that are no probabilities";
+  const auto normal = [&](int64_t n, double mean, double deviation) { return Args{f({n}), mean, deviation, c10::IValue()}; };
+  const std::vector<bool> both_vary = {false, true, true, false};
+  EXPECT_TRUE(is_inferred("aten::normal_", normal(2, 0.0, 1.0), normal(2, 1.0, 0.5), both_vary));
+  EXPECT_FALSE(is_inferred("aten::normal_", normal(2, 0.0, 1.0), normal(2, 1.0, -0.5), both_vary)) << "it will raise";
+  EXPECT_TRUE(is_inferred("aten::uniform_", normal(2, 0.0, 1.0), normal(2, -1.0, 0.5), both_vary));
+  EXPECT_FALSE(is_inferred("aten::uniform_", normal(2, 0.0, 1.0), normal(2, 1.0, 0.5), both_vary)) << "it will raise";
+  EXPECT_FALSE(is_inferred("aten::exponential_", {f({2}), 1.0, c10::IValue()}, {f({2}), -1.0, c10::IValue()}, {false, true, false}));
   EXPECT_TRUE(is_inferred("aten::bernoulli_.float", {f({2}), 0.5, c10::IValue()}, {f({3}), 0.5, c10::IValue()}))
       << "it draws, and nothing comes out";
   const auto put = [](const at::Tensor& index, const at::Tensor& values) {
@@ -156,6 +258,8 @@ TEST(ShapeInference, SaysNothingWhereItIsNotCertain) {
   EXPECT_FALSE(is_inferred("aten::index_put_", put(at::arange(2), f({2, 4})), put(at::arange(3), i({3, 4})))) << "another type";
   EXPECT_FALSE(is_inferred("aten::index_put_", put(at::ones({4}, at::kBool), f({4, 4})), put(at::ones({4}, at::kBool), f({1, 4}))))
       << "how many are true";
+  EXPECT_FALSE(is_inferred("aten::index_put_", put(at::ones({4}, at::kBool), f({})), put(at::ones({3}, at::kBool), f({}))))
+      << "it will raise";
   EXPECT_FALSE(is_inferred("aten::sum", {f({2}), c10::IValue()}, {f({3}), c10::IValue()}, {false, true})) << "another type";
   EXPECT_FALSE(is_inferred("aten::max", {f({2})}, {f({0})})) << "it will raise";
   const auto spread = at::rand({1, 4}).expand({3, 4});

@@ -1,4 +1,4 @@
-#include "dynamic/shape_memo.h"
+#include "dynamic/shapes/shape_memo.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// What an op makes of sizes that it was not met with before, from what it made of others: a rule for elementwise ops, and
-// the half of PyTorch's structured kernels that says what comes out. So the leading thread needs not wait for the op
-// itself to answer.
+// What an op makes of sizes that it was not met with before, from what it made of others: a rule for elementwise ops, the
+// half of PyTorch's structured kernels that says what comes out (structured_shapes.h), and rules for some others
+// (shape_rules.h). So the leading thread needs not wait for the op itself to answer.
 #pragma once
 
 #include "graph/trace_graph.h"

@@ -1,0 +1,185 @@
+#include "dynamic/shapes/shape_inference.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/Tensor.h>
+
+#include <limits>
+
+#include "dynamic/shapes/shape_rules.h"
+#include "dynamic/shapes/structured_shapes.h"
+
+namespace lockstep::dynamic {
+
+namespace {
+
+using graph::ArgKind;
+using graph::Layout;
+using graph::Signature;
+
+bool is_same_kind(const Layout& a, const Layout& b) {
+  return a.dtype == b.dtype && a.wrapped_number == b.wrapped_number && a.sizes.size() == b.sizes.size() && !a.conj && !a.neg;
+}
+
+// Tensors that come in a list, and no others: there may be more or fewer of them.
+bool takes_any_number(const graph::OpInfo& op) { return op.base == "aten::cat" || op.base == "aten::stack"; }
+
+// The same op on tensors of the same kinds: only sizes, strides and scalars are others.
+bool is_alike(const Signature& learned, const Signature& known) {
+  if (known.op != learned.op || known.special || known.warns || known.resizes || known.aliases_input ||
+      known.words[0] != learned.words[0])
+    return false;
+  const bool is_any_number = takes_any_number(*known.op) && !known.inputs.empty();
+  if (known.inputs.size() != learned.inputs.size() && !is_any_number) return false;
+  for (size_t i = 0; i < learned.inputs.size(); ++i)
+    if (!is_same_kind(learned.inputs[i], known.inputs[is_any_number ? 0 : i])) return false;
+  for (const auto& input : known.inputs)
+    if (input.conj || input.neg || (is_any_number && !is_same_kind(input, known.inputs[0]))) return false;
+  int group = 0;
+  for (const auto& output : known.outputs) {  // each with memory of its own
+    if (!output.is_defined()) continue;
+    if (output.storage_group != group++ || output.offset != 0 || output.conj || output.neg) return false;
+  }
+  return true;
+}
+
+// Scalars may decide on the type of the result where that is not floating, constants on its order.
+bool depends_on_values(const Signature& known, at::ArrayRef<c10::IValue> args, const std::vector<bool>& varies) {
+  const auto& op = *known.op;
+  c10::ScalarType target = c10::ScalarType::Undefined;
+  if (!known.outputs.empty()) target = known.outputs[0].dtype;
+  for (size_t a = 0, operand = 0; a < args.size(); ++a) {
+    if (op.args[a].kind == ArgKind::kTensor) {
+      if (op.args[a].is_written) target = known.inputs[operand].dtype;
+      ++operand;
+    } else if (op.args[a].kind == ArgKind::kTensorList || op.args[a].kind == ArgKind::kOptionalTensorList) {
+      return true;
+    }
+  }
+  for (size_t a = 0; a < args.size(); ++a) {
+    if (op.args[a].kind == ArgKind::kConstant && varies[a]) return true;
+    if (op.args[a].kind != ArgKind::kScalar || args[a].isNone()) continue;
+    if (args[a].isComplexDouble() || (!c10::isFloatingType(target) && target != c10::ScalarType::Bool)) return true;
+    if (target == c10::ScalarType::Bool && known.outputs.empty()) return true;
+  }
+  return false;
+}
+
+// Into its first argument, which keeps its size: what else there is must be of that size, or be repeated to it.
+bool infer_written(const Signature& learned, const Signature& known) {
+  if (!learned.op->writes || !known.outputs.empty() || !learned.op->args[0].is_written) return false;
+  for (size_t i = 1; i < learned.inputs.size(); ++i) {
+    const auto& input = learned.inputs[i];
+    if (input.is_defined() && !at::is_expandable_to(input.sizes, learned.inputs[0].sizes)) return false;
+  }
+  return true;
+}
+
+// Where all are dense and of one size, so is the result.
+bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
+                       const std::vector<bool>& varies) {
+  const auto& op = *learned.op;
+  const auto& name = op.base;
+  const bool is_elementwise = op.is_pointwise || name == "aten::_to_copy" || name == "aten::zeros_like" ||
+                              name == "aten::ones_like" || name == "aten::copy_" || name == "aten::masked_fill_" || name == "aten::zero_";
+  if (!is_elementwise || known.outputs.size() > 1 || depends_on_values(known, args, varies)) return false;
+  if (known.outputs.empty()) return infer_written(learned, known);
+  const Layout* space = nullptr;
+  bool is_one_size = true;
+  for (const auto& input : learned.inputs) {
+    if (!input.is_defined() || input.wrapped_number || input.sizes.empty()) continue;
+    if (!has_standard_strides(input)) return false;
+    is_one_size &= !space || input.sizes == space->sizes;
+    space = &input;
+  }
+  if (!space || space->numel() == 0) return false;
+  if (is_one_size) return add_dense_result(learned, known.outputs[0], space->sizes);
+  const auto repeated = pointwise_layout(op, args);
+  if (!repeated || !has_standard_strides(*repeated)) return false;
+  return add_dense_result(learned, known.outputs[0], repeated->sizes);
+}
+
+// Exactly what the CPU's kernel asks first.
+bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args) {
+  auto results = structured_results(*learned.op, args);
+  if (!results) return false;
+  if (learned.op->writes) {  // in place: what comes out must fit into what is written
+    const auto &only = results->front(), &written = learned.inputs[0];
+    return results->size() == 1 && known.outputs.empty() && only.sizes == written.sizes && only.dtype == written.dtype;
+  }
+  if (results->size() != known.outputs.size()) return false;
+  for (size_t i = 0; i < results->size(); ++i)
+    if ((*results)[i].dtype != known.outputs[i].dtype) return false;
+  learned.outputs.assign(results->begin(), results->end());
+  return true;
+}
+
+// Truth values alone choose places, as many as are true: whatever that is, one number fits.
+bool is_number_by_mask(const Signature& learned, at::ArrayRef<c10::IValue> args) {
+  const auto& self = learned.inputs.front().sizes;
+  const auto indices = args[1].toListRef();
+  size_t dim = 0;
+  while (dim < indices.size() && !indices[dim].isTensor()) ++dim;
+  if (dim + 1 != indices.size() || !learned.inputs.back().sizes.empty()) return false;
+  const auto& mask = indices[dim].toTensor();
+  return mask.scalar_type() == c10::ScalarType::Bool && mask.dim() > 0 && dim + mask.dim() <= self.size() &&
+         mask.sizes() == at::IntArrayRef(self).slice(dim, mask.dim());
+}
+
+// Into the places that these indices stand for; what is written keeps its size. Where indices are numbers, values must be
+// of the size of what the same indices would read, or be repeated to that.
+bool infer_index_put(const Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args) {
+  const auto& op = *learned.op;
+  if (op.base != "aten::_index_put_impl_" && op.base != "aten::index_put_") return false;
+  if (!known.outputs.empty() || learned.inputs.size() < 3 || learned.inputs[0].dtype != learned.inputs.back().dtype) return false;
+  if (is_number_by_mask(learned, args)) return true;
+  for (size_t i = 1; i + 1 < learned.inputs.size(); ++i)
+    if (learned.inputs[i].is_defined() && learned.inputs[i].dtype != c10::ScalarType::Long) return false;
+  const auto read = indexed_layout(op, args.slice(0, 2));
+  return read && at::is_expandable_to(learned.inputs.back().sizes, read->sizes);
+}
+
+// Kernels refuse to write such a tensor, or warn of it: where it was asked, not later. In place, it is the first argument.
+bool writes_with_overlap(const Signature& learned) {
+  return learned.op->writes && !learned.inputs.empty() && !learned.inputs[0].is_without_overlap();
+}
+
+// Samplers refuse some numbers, and must do so where they were asked: numbers not met there before are looked at here,
+// but for probabilities, which the session looks at.
+bool takes_numbers(const Signature& known, at::ArrayRef<c10::IValue> args, const std::vector<bool>& varies) {
+  const auto& base = known.op->base;
+  if (known.op->value_check == graph::ValueCheck::kProbability) return true;
+  const auto number = [&](size_t a) { return args[a].isDouble() ? args[a].toDouble() : std::numeric_limits<double>::quiet_NaN(); };
+  if (base == "aten::normal_" && number(2) >= 0) return true;
+  if (base == "aten::uniform_" && number(1) <= number(2) && -1e30 < number(1) && number(2) < 1e30)
+    if (const auto dtype = known.inputs[0].dtype; dtype == c10::ScalarType::Float || dtype == c10::ScalarType::Double) return true;
+  for (size_t a = 0; a < args.size(); ++a)
+    if (varies[a] && !args[a].isIntList()) return false;
+  return true;
+}
+
+// Fills one tensor with random numbers: nothing comes out.
+bool only_draws(const Signature& known) {
+  return known.op->writes && known.outputs.empty() && known.inputs.size() == 1;
+}
+
+bool infer_outputs(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
+                   const std::vector<bool>& varies) {
+  if (learned.op->draws)
+    return takes_numbers(known, args, varies) && (only_draws(known) || infer_by_rule(learned, known, args, varies));
+  return infer_elementwise(learned, known, args, varies) || infer_by_rule(learned, known, args, varies) ||
+         infer_index_put(learned, known, args) || infer_structured(learned, known, args);
+}
+
+}  // namespace
+
+bool infer_results(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
+                   const std::vector<bool>& varies) {
+  if (learned.op->returns_out || !known.list_sizes.empty() || !is_alike(learned, known) || writes_with_overlap(learned) ||
+      !infer_outputs(learned, known, args, varies))
+    return false;
+  if (learned.inputs.size() == known.inputs.size()) learned.version_bumps = known.version_bumps;
+  learned.output_versions = known.output_versions;
+  return true;
+}
+
+}  // namespace lockstep::dynamic
