@@ -231,7 +231,11 @@ const Signature* Session::find_signature(const OpInfo& op, graph::Node* node) {
 const Signature* Session::infer_signature(const OpInfo& op, const graph::Node& node, at::ArrayRef<c10::IValue> args) {
   if (!node.signature) return nullptr;
   auto learned = create_signature(op);
-  if (!dynamic::infer_results(*learned, *node.signature, args, node.varies)) return nullptr;
+  const auto* known = node.signature;
+  if (!graph::are_same_kind(*learned, *known))
+    for (const auto* one : node.earlier)
+      if (graph::are_same_kind(*learned, *one)) known = one;
+  if (!dynamic::infer_results(*learned, *known, args, node.varies)) return nullptr;
   return dynamic::ShapeMemo::instance().insert(std::move(learned));
 }
 
@@ -466,7 +470,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
     drain();
     return run_at_rest();
   }
-  if (signature) node->signature = signature;
+  if (signature) node->note_signature(signature);
   if (signature && signature->aliases_input) {
     settle_operands();
     return run_natively(op, stack);
@@ -743,7 +747,7 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   }
   if (learned && !has_dynamic_shape(op)) {
     learned->aliases_input = aliases;
-    node->signature = dynamic::ShapeMemo::instance().insert(std::move(learned));
+    node->note_signature(dynamic::ShapeMemo::instance().insert(std::move(learned)));
   }
   return_results(op, stack, fresh, list_sizes);
 }

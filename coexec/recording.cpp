@@ -186,9 +186,10 @@ void Session::note_resized_outputs(graph::Signature& signature, at::ArrayRef<c10
 // inputs. Returns whether that was known.
 bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, bool hides_warnings) {
   const bool dynamic = has_dynamic_shape(op);
-  node->signature = dynamic ? nullptr : find_signature(op, node);
+  const auto* found = dynamic ? nullptr : find_signature(op, node);
+  if (found) node->note_signature(found);
   std::unique_ptr<graph::Signature> learned;
-  if (!node->signature && !dynamic) learned = create_signature(op);
+  if (!found && !dynamic) learned = create_signature(op);
   std::vector<std::pair<at::Tensor, int64_t>> versions;  // of what is written
   if (learned && op.writes)
     for (const auto& view : operands_) {
@@ -210,7 +211,7 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
       const auto bumps = tensor.defined() ? tensor._version() - before : 0;
       learned->version_bumps.push_back(static_cast<int8_t>(bumps));
     }
-    node->signature = dynamic::ShapeMemo::instance().insert(std::move(learned));
+    node->note_signature(dynamic::ShapeMemo::instance().insert(std::move(learned)));
     known = false;
   }
   link_results(op, results, *node);

@@ -126,7 +126,7 @@ void Session::begin(Function& function, bool in_place) {
   preparations_before_ = dynamic::preparation_count.load(std::memory_order_relaxed);
   auto& memo = dynamic::ShapeMemo::instance();
   if (memo.epoch() != function.memo_epoch) {
-    for (const auto& node : function.graph.nodes()) node->signature = nullptr;
+    for (const auto& node : function.graph.nodes()) node->forget_signatures();
     function.memo_epoch = memo.epoch();
   }
   phase_ = cursor_->next.empty() ? Phase::kTracing : Phase::kCoExecuting;

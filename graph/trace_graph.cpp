@@ -4,6 +4,30 @@
 
 namespace lockstep::graph {
 
+bool is_same_kind(const Layout& a, const Layout& b) {
+  return a.dtype == b.dtype && a.wrapped_number == b.wrapped_number && a.sizes.size() == b.sizes.size();
+}
+
+bool are_same_kind(const Signature& a, const Signature& b) {
+  return a.words[0] == b.words[0] && std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(), &is_same_kind);
+}
+
+void Node::note_signature(const Signature* latest) {
+  if (latest == signature) return;
+  if (signature && !are_same_kind(*signature, *latest)) {
+    constexpr size_t kKept = 4;
+    std::erase_if(earlier, [&](const Signature* one) { return are_same_kind(*one, *latest); });
+    if (earlier.size() == kKept) earlier.erase(earlier.begin());
+    earlier.push_back(signature);
+  }
+  signature = latest;
+}
+
+void Node::forget_signatures() {
+  signature = nullptr;
+  earlier.clear();
+}
+
 TraceGraph::TraceGraph() { clear(); }
 
 void TraceGraph::clear() {

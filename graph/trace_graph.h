@@ -39,6 +39,10 @@ struct Signature {
   std::optional<Reason> special;  // a result is no plain tensor
 };
 
+// Of tensors of the same types and ranks: only sizes, strides and values are others.
+bool is_same_kind(const Layout& a, const Layout& b);
+bool are_same_kind(const Signature& a, const Signature& b);
+
 struct Edge {
   Node* to = nullptr;
   uint64_t count = 0;
@@ -82,11 +86,15 @@ struct Node {
   std::vector<bool> varies;            // by argument: the value is a feed
   std::vector<OperandSource> operands;
   const Signature* signature = nullptr;  // the latest one
+  std::vector<const Signature*> earlier;  // of other kinds, the latest of each
   std::vector<Edge> next;
   uint32_t predecessor_count = 0;
   uint64_t last_call = 0;
   uint64_t last_used = 0;  // by the clock of the function; the least recently used go first
   NodeCounts counts;
+
+  void note_signature(const Signature* latest);
+  void forget_signatures();
 };
 
 struct Divergence {

@@ -3,6 +3,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "dynamic/shapes/shape_rules.h"
@@ -16,24 +17,25 @@ using graph::ArgKind;
 using graph::Layout;
 using graph::Signature;
 
-bool is_same_kind(const Layout& a, const Layout& b) {
-  return a.dtype == b.dtype && a.wrapped_number == b.wrapped_number && a.sizes.size() == b.sizes.size() && !a.conj && !a.neg;
-}
-
 // Tensors that come in a list, and no others: there may be more or fewer of them.
 bool takes_any_number(const graph::OpInfo& op) { return op.base == "aten::cat" || op.base == "aten::stack"; }
 
-// The same op on tensors of the same kinds: only sizes, strides and scalars are others.
+// The same op on tensors of the same kinds, and nothing special about them.
 bool is_alike(const Signature& learned, const Signature& known) {
   if (known.op != learned.op || known.special || known.warns || known.resizes || known.aliases_input ||
       known.words[0] != learned.words[0])
     return false;
-  const bool is_any_number = takes_any_number(*known.op) && !known.inputs.empty();
-  if (known.inputs.size() != learned.inputs.size() && !is_any_number) return false;
-  for (size_t i = 0; i < learned.inputs.size(); ++i)
-    if (!is_same_kind(learned.inputs[i], known.inputs[is_any_number ? 0 : i])) return false;
-  for (const auto& input : known.inputs)
-    if (input.conj || input.neg || (is_any_number && !is_same_kind(input, known.inputs[0]))) return false;
+  if (known.inputs.size() != learned.inputs.size()) {
+    const auto is_like_first = [&](const Layout& input) { return is_same_kind(input, known.inputs[0]); };
+    if (!takes_any_number(*known.op) || known.inputs.empty() ||
+        !std::all_of(known.inputs.begin(), known.inputs.end(), is_like_first) ||
+        !std::all_of(learned.inputs.begin(), learned.inputs.end(), is_like_first))
+      return false;
+  } else if (!are_same_kind(learned, known)) {
+    return false;
+  }
+  for (const auto* inputs : {&known.inputs, &learned.inputs})
+    if (std::any_of(inputs->begin(), inputs->end(), [](const Layout& input) { return input.conj || input.neg; })) return false;
   int group = 0;
   for (const auto& output : known.outputs) {  // each with memory of its own
     if (!output.is_defined()) continue;
@@ -42,15 +44,17 @@ bool is_alike(const Signature& learned, const Signature& known) {
   return true;
 }
 
-// Scalars may decide on the type of the result where that is not floating, constants on its order.
+// Numbers may decide on the type of the result, or be refused because of it; constants on its order.
 bool depends_on_values(const Signature& known, at::ArrayRef<c10::IValue> args, const std::vector<bool>& varies) {
   const auto& op = *known.op;
-  c10::ScalarType target = c10::ScalarType::Undefined;
-  if (!known.outputs.empty()) target = known.outputs[0].dtype;
+  const bool is_written = known.outputs.empty();
+  c10::ScalarType target = is_written ? c10::ScalarType::Undefined : known.outputs[0].dtype;
+  bool is_floating = false;  // some tensor: then no real number decides
   for (size_t a = 0, operand = 0; a < args.size(); ++a) {
     if (op.args[a].kind == ArgKind::kTensor) {
-      if (op.args[a].is_written) target = known.inputs[operand].dtype;
-      ++operand;
+      const auto& input = known.inputs[operand++];
+      if (op.args[a].is_written) target = input.dtype;
+      is_floating |= input.is_defined() && !input.wrapped_number && c10::isFloatingType(input.dtype);
     } else if (op.args[a].kind == ArgKind::kTensorList || op.args[a].kind == ArgKind::kOptionalTensorList) {
       return true;
     }
@@ -58,8 +62,14 @@ bool depends_on_values(const Signature& known, at::ArrayRef<c10::IValue> args, c
   for (size_t a = 0; a < args.size(); ++a) {
     if (op.args[a].kind == ArgKind::kConstant && varies[a]) return true;
     if (op.args[a].kind != ArgKind::kScalar || args[a].isNone()) continue;
-    if (args[a].isComplexDouble() || (!c10::isFloatingType(target) && target != c10::ScalarType::Bool)) return true;
-    if (target == c10::ScalarType::Bool && known.outputs.empty()) return true;
+    if (args[a].isComplexDouble()) return true;
+    if (target == c10::ScalarType::Bool) {
+      if (is_written && !args[a].isBool()) return true;
+    } else if (c10::isIntegralType(target, /*includeBool=*/false)) {
+      if (!args[a].isInt()) return true;
+    } else if (!is_written && !is_floating) {
+      return true;
+    }
   }
   return false;
 }
@@ -74,28 +84,34 @@ bool infer_written(const Signature& learned, const Signature& known) {
   return true;
 }
 
+// Whether the op's kernel is known to have walked its tensors as pointwise kernels do.
+bool was_pointwise(const Signature& known) {
+  const auto expected = pointwise_layout(*known.op, known.inputs);
+  return expected && expected->sizes == known.outputs[0].sizes && expected->strides == known.outputs[0].strides;
+}
+
 // Where all are dense and of one size, so is the result.
 bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                        const std::vector<bool>& varies) {
   const auto& op = *learned.op;
   const auto& name = op.base;
   const bool is_elementwise = op.is_pointwise || name == "aten::_to_copy" || name == "aten::zeros_like" ||
-                              name == "aten::ones_like" || name == "aten::copy_" || name == "aten::masked_fill_" || name == "aten::zero_";
+                              name == "aten::ones_like" || name == "aten::copy_" || name == "aten::fill_" ||
+                              name == "aten::masked_fill_" || name == "aten::zero_";
   if (!is_elementwise || known.outputs.size() > 1 || depends_on_values(known, args, varies)) return false;
   if (known.outputs.empty()) return infer_written(learned, known);
   const Layout* space = nullptr;
-  bool is_one_size = true;
+  bool is_plain = true;
   for (const auto& input : learned.inputs) {
     if (!input.is_defined() || input.wrapped_number || input.sizes.empty()) continue;
-    if (!has_standard_strides(input)) return false;
-    is_one_size &= !space || input.sizes == space->sizes;
+    is_plain &= has_standard_strides(input) && (!space || input.sizes == space->sizes);
     space = &input;
   }
   if (!space || space->numel() == 0) return false;
-  if (is_one_size) return add_dense_result(learned, known.outputs[0], space->sizes);
-  const auto repeated = pointwise_layout(op, args);
-  if (!repeated || !has_standard_strides(*repeated)) return false;
-  return add_dense_result(learned, known.outputs[0], repeated->sizes);
+  if (is_plain) return add_dense_result(learned, known.outputs[0], space->sizes);
+  if (!op.is_pointwise || !was_pointwise(known)) return false;
+  const auto layout = pointwise_layout(op, learned.inputs);
+  return layout && layout->numel() > 0 && add_dense_result(learned, known.outputs[0], layout->sizes, layout->strides);
 }
 
 // Exactly what the CPU's kernel asks first.

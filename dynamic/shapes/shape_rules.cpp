@@ -104,10 +104,20 @@ std::optional<Results> of_sort(const Asked& asked) {
   const auto same = of_same_size(asked);
   return same ? std::optional(Results(2, same->front())) : std::nullopt;
 }
-std::optional<Results> of_clone(const Asked& asked) {
-  const bool is_contiguous = asked.args[1].isInt() && asked.args[1].toInt() == static_cast<int64_t>(at::MemoryFormat::Contiguous);
-  if (!asked.is_fixed({1}) || (!is_contiguous && !has_standard_strides(asked.inputs[0]))) return std::nullopt;
+std::optional<Results> of_full_like(const Asked& asked) {
+  if (!has_standard_strides(asked.inputs[0]) || !asked.is_fixed_from(2)) return std::nullopt;
   return Results{asked.inputs[0].sizes};
+}
+// Without gaps, and in the order of dims that the original has, where nothing else is asked for.
+std::optional<Results> of_clone(const Asked& asked) {
+  const auto& from = asked.inputs[0];
+  const auto& format = asked.args[1];
+  const auto is = [&](at::MemoryFormat one) { return format.isInt() && format.toInt() == static_cast<int64_t>(one); };
+  if (!asked.is_fixed({1}) || !asked.has_elements()) return std::nullopt;
+  if (is(at::MemoryFormat::Contiguous)) return Results{from.sizes};
+  if (!format.isNone() && !is(at::MemoryFormat::Preserve)) return std::nullopt;
+  const auto strides = at::infer_dense_strides(from.sizes, from.strides);
+  return Results{{from.sizes, Sizes(strides.begin(), strides.end())}};
 }
 std::optional<Results> of_repeat(const Asked& asked) {
   auto repeats = sizes_in(asked.args[1]);
@@ -449,7 +459,7 @@ Rule find_rule(const graph::OpInfo& op) {
       {"aten::new_zeros", &of_new},
       {"aten::new_ones", &of_new},
       {"aten::new_full", &of_new_full},
-      {"aten::full_like", &of_same_size},
+      {"aten::full_like", &of_full_like},
       {"aten::rand_like", &of_same_size},
       {"aten::randn_like", &of_same_size},
       {"aten::bernoulli.p", &of_same_size},

@@ -276,15 +276,14 @@ std::optional<Layout> indexed_layout(const graph::OpInfo& op, at::ArrayRef<c10::
   return only_result(call_shape(op, shape, without_values(op, self_and_indices)));
 }
 
-// All pointwise kernels walk their tensors the same way (TensorIterator); the types are the op's own.
-std::optional<Layout> pointwise_layout(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args) {
+// Pointwise kernels walk their tensors the same way (TensorIterator).
+std::optional<Layout> pointwise_layout(const graph::OpInfo& op, at::ArrayRef<Layout> inputs) {
   static const c10::KernelFunction one = shape_of(static_cast<One*>(&at::meta::neg)),
                                    two = shape_of(static_cast<Two*>(&at::meta::maximum)),
                                    three = shape_of(&at::meta::addcmul);
   torch::jit::Stack stack;
-  for (const auto& arg : args)
-    if (arg.isTensor() && arg.toTensor().defined())
-      stack.emplace_back(at::detail::empty_strided_meta(arg.toTensor().sizes(), arg.toTensor().strides(), at::kFloat));
+  for (const auto& input : inputs)
+    if (input.is_defined()) stack.emplace_back(at::detail::empty_strided_meta(input.sizes, input.strides, at::kFloat));
   switch (stack.size()) {
     case 1: return only_result(call_shape(op, one, std::move(stack)));
     case 2: return only_result(call_shape(op, two, std::move(stack)));

@@ -19,7 +19,7 @@ std::optional<ResultLayouts> structured_results(const graph::OpInfo& op, at::Arr
 // What self[indices] is of; indices are numbers, not truth values. Nothing where they do not fit.
 std::optional<graph::Layout> indexed_layout(const graph::OpInfo& op, at::ArrayRef<c10::IValue> self_and_indices);
 
-// Of any pointwise op with up to three tensors, which are repeated to a common size: its sizes and strides.
-std::optional<graph::Layout> pointwise_layout(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
+// What a pointwise kernel makes of up to three tensors, which are repeated to a common size; the type says nothing.
+std::optional<graph::Layout> pointwise_layout(const graph::OpInfo& op, at::ArrayRef<graph::Layout> inputs);
 
 }  // namespace lockstep::dynamic

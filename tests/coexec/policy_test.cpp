@@ -11,7 +11,7 @@ namespace {
 // Warm-up, then each way twice: three calls that count, after two that do not where the way has changed. Enough where
 // the ways clearly differ.
 constexpr int kCallsToChoose = 5 + 6 * 3 + 5 * 2;
-constexpr int kCallsWhereUnclear = kCallsToChoose + 3 * (6 * 3 + 4 * 2);
+constexpr int kCallsWhereUnclear = kCallsToChoose + 5 * (6 * 3 + 4 * 2);
 
 // Calls the policy `calls` times with the time that `seconds(way, call)` says.
 void run(Policy& policy, int calls, const std::function<double(Way, int)>& seconds) {
@@ -82,10 +82,10 @@ TEST(Policy, MeasuresLongerWhereCallsScatter) {
 
 TEST(Policy, CoExecutesWhereEagerIsNotClearlyFaster) {
   Policy policy;
-  run(policy, kCallsWhereUnclear, fixed(1, 1.2, 0.97));
+  run(policy, kCallsWhereUnclear, fixed(1, 1.2, 0.985));
   EXPECT_EQ(policy.figures().way, Way::kBehind);
   Policy other;
-  run(other, kCallsWhereUnclear, fixed(1, 1.2, 0.95));
+  run(other, kCallsWhereUnclear, fixed(1, 1.2, 0.975));
   EXPECT_EQ(other.figures().way, Way::kEager);
 }
 
@@ -112,7 +112,7 @@ TEST(Policy, OneLongPauseDecidesNothing) {
 TEST(Policy, KeepsItsWayUnlessAnotherIsClearlyFaster) {
   Policy policy;
   run(policy, kCallsToChoose, fixed(1, 2, 2));
-  run(policy, 3000, fixed(1, 0.97, 2));
+  run(policy, 3000, fixed(1, 0.985, 2));
   EXPECT_GT(policy.figures().measurements, 1u);
   EXPECT_EQ(policy.figures().way, Way::kBehind);
   run(policy, 5000, fixed(1, 2, 0.5));
@@ -157,7 +157,7 @@ TEST(Policy, AnAdoptedWayIsKeptForLongAndThenMeasured) {
 TEST(Policy, AnAdoptedWayStaysWhereNoOtherIsClearlyFaster) {
   Policy policy;
   policy.adopt(Way::kEager);
-  run(policy, 1200, fixed(0.97, 0.98, 1));
+  run(policy, 1200, fixed(0.985, 0.99, 1));
   EXPECT_EQ(policy.figures().measurements, 1u);
   EXPECT_EQ(policy.choose(), Way::kEager);
 }

@@ -132,6 +132,15 @@ const std::vector<Case>& cases() {
       {"aten::new_full", [](int64_t n) { return Args{at::rand({2}), std::vector<int64_t>{n, 5}, 1.0, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
       {"aten::bernoulli.p", [](int64_t n) { return Args{at::rand({n, 2}), 0.5, c10::IValue()}; }},
       {"aten::clone", [](int64_t n) { return Args{at::rand({n, 2}), c10::IValue()}; }},
+      {"aten::clone", [](int64_t n) { return Args{at::rand({4, n, 3}).permute({2, 0, 1}), c10::IValue()}; }},
+      {"aten::clone", [](int64_t n) { return Args{at::rand({4, n, 3}).slice(2, 0, 2).transpose(0, 1), c10::IValue()}; }},
+      {"aten::mul.Scalar", [](int64_t n) { return Args{at::rand({4, n, 3}).permute({2, 0, 1}), 0.5}; }},
+      {"aten::mul.Scalar", [](int64_t n) { return Args{at::rand({4, n, 3}).slice(2, 0, 2).transpose(0, 1), 0.5}; }},
+      {"aten::bitwise_and.Tensor", [](int64_t n) { return Args{(at::rand({n}) > 0.5).expand({4, n}), (at::rand({4, 1}) > 0.5).expand({4, n})}; }},
+      {"aten::where.self", [](int64_t n) { return Args{at::rand({2, 1, n, n}) > 0.5, at::rand({n, n, 4}).permute({2, 0, 1}).unsqueeze(0), at::scalar_tensor(0.0)}; }},
+      {"aten::fill_.Tensor", [](int64_t n) { return Args{at::rand({4, n}).t(), at::scalar_tensor(1.0)}; }},
+      {"aten::full_like", [](int64_t n) { return Args{at::rand({n, 2}), 1.0, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue()}; }},
+      {"aten::cat", [](int64_t n) { return Args{std::vector<at::Tensor>{at::empty({0}), at::rand({2, n})}, int64_t{-1}}; }},
       {"aten::clone", [](int64_t n) { return Args{at::rand({2, n}).t(), static_cast<int64_t>(at::MemoryFormat::Contiguous)}; }},
       {"aten::repeat", [](int64_t n) { return Args{at::rand({2, n}), std::vector<int64_t>{3, 1, n}}; }},
       {"aten::constant_pad_nd", [](int64_t n) { return Args{at::rand({2, n, 6}), std::vector<int64_t>{n, -2, 0, 3}, 0.0}; }},
@@ -272,7 +281,11 @@ TEST(ShapeInference, SaysNothingWhereItIsNotCertain) {
   EXPECT_FALSE(is_inferred("aten::nonzero", {f({2})}, {f({3})})) << "it depends on data";
   EXPECT_FALSE(is_inferred("aten::clone", {f({2, 2}), c10::IValue()}, {f({3, 2}), c10::IValue()}, {false, true}))
       << "the memory format varies";
-  EXPECT_FALSE(is_inferred("aten::bitwise_and.Scalar", {i({2}), 1}, {i({3}), 1})) << "a scalar may decide on the type";
+  EXPECT_TRUE(is_inferred("aten::mul.Scalar", {i({2}), 2}, {i({3}), 3}));
+  EXPECT_FALSE(is_inferred("aten::mul.Scalar", {i({2}), 2.5}, {i({3}), 2})) << "another type";
+  EXPECT_FALSE(is_inferred("aten::mul.Scalar", {i({2}), 2}, {i({3}), 2.5})) << "another type";
+  EXPECT_TRUE(is_inferred("aten::masked_fill_.Scalar", {i({2}), i({2}) > 0, 1}, {i({3}), i({3}) > 0, -100}));
+  EXPECT_FALSE(is_inferred("aten::masked_fill_.Scalar", {i({2}), i({2}) > 0, 1}, {i({3}), i({3}) > 0, 0.5})) << "it will raise";
 }
 
 TEST(ShapeInference, WhatAnOpWarnedOfRunsAgain) {

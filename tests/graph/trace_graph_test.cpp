@@ -206,6 +206,33 @@ TEST(TraceGraph, SignatureWordsTellLayoutsApart) {
   EXPECT_NE(one, two);
 }
 
+TEST(Node, KeepsTheLatestSignatureOfEachKind) {
+  const auto of_rank = [](size_t rank, int64_t size) {
+    Signature signature;
+    signature.words = {0};
+    signature.inputs.push_back(layout_of(at::zeros(std::vector<int64_t>(rank, size))));
+    return signature;
+  };
+  const auto flat = of_rank(1, 2), longer = of_rank(1, 3), square = of_rank(2, 2), cube = of_rank(3, 2);
+  EXPECT_TRUE(are_same_kind(flat, longer));
+  EXPECT_FALSE(are_same_kind(flat, square));
+  Node node;
+  node.note_signature(&flat);
+  node.note_signature(&longer);
+  EXPECT_EQ(node.signature, &longer);
+  EXPECT_TRUE(node.earlier.empty());
+  node.note_signature(&square);
+  EXPECT_EQ(node.earlier, std::vector<const Signature*>{&longer});
+  node.note_signature(&flat);
+  EXPECT_EQ(node.signature, &flat);
+  EXPECT_EQ(node.earlier, std::vector<const Signature*>{&square});
+  node.note_signature(&cube);
+  EXPECT_EQ(node.earlier, (std::vector<const Signature*>{&square, &flat}));
+  node.forget_signatures();
+  EXPECT_EQ(node.signature, nullptr);
+  EXPECT_TRUE(node.earlier.empty());
+}
+
 TEST(Layout, NamesItself) {
   EXPECT_EQ(layout_of(at::zeros({2, 3})).str(), "f32[2,3;3,1]");
   EXPECT_EQ(layout_of(at::Tensor()).str(), "none");

@@ -182,6 +182,65 @@ def test_a_thousand_lengths_are_one_loop():
     assert lockstep.stats(fast)["traced_calls"] <= 3
 
 
+class VaryingAttention(torch.nn.Module):
+    """Embedding, convolution, attention with a mask, norms and a loss over labels, some of which do not count."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(20, 16)
+        self.mix = torch.nn.Conv1d(16, 16, 3, padding=1)
+        self.norms = torch.nn.ModuleList([torch.nn.LayerNorm(16), torch.nn.GroupNorm(2, 16)])
+        self.attention = torch.nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)
+        self.head = torch.nn.Linear(16, 20)
+
+    def forward(self, tokens, is_padding):
+        position = torch.arange(tokens.shape[1])
+        x = self.embed(tokens) + torch.sin(position[:, None] / torch.full((16,), 7.0))
+        x = x + self.norms[1](self.mix(x.transpose(1, 2))).transpose(1, 2)
+        y = self.norms[0](x)
+        mixed, _ = self.attention(y, y, y, key_padding_mask=is_padding, need_weights=False)
+        mixed[is_padding] = 0.5
+        return self.head(x + mixed)
+
+
+def test_sizes_never_met_before_are_neither_recorded_nor_waited_for():
+    torch.manual_seed(0)
+    eager = VaryingAttention()
+    fast = VaryingAttention()
+    fast.load_state_dict(eager.state_dict())
+
+    def step(model, tokens, length):
+        is_padding = torch.arange(tokens.shape[1])[None] >= length[:, None]
+        labels = tokens.masked_fill(is_padding, -100)
+        logits = model(tokens, is_padding)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss.backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+        return loss.detach()
+
+    decorated = lockstep.function(step, when="always")
+    generator = torch.Generator().manual_seed(1)
+    for call in range(12):
+        n, width = 2 + call % 4, 5 + 3 * call
+        tokens = torch.randint(0, 20, (n, width), generator=generator)
+        length = torch.randint(2, width + 1, (n,), generator=generator)
+        if call == 3:
+            lockstep.reset_stats(decorated)
+        torch.manual_seed(call)
+        want = step(eager, tokens, length)
+        torch.manual_seed(call)
+        assert bits(decorated(fast, tokens, length)) == bits(want), call
+    assert bits(fast.state_dict()) == bits(eager.state_dict())
+    stats = lockstep.stats(decorated)
+    assert stats["traced_calls"] == 0, lockstep.explain(decorated)
+    assert stats["graph_ops"] == stats["ops"]
+    # What an index holds is looked at where the op is asked; nothing else is waited for.
+    assert stats["waits"] <= 3 * stats["calls"], lockstep.explain(decorated)
+
+
 def test_loops_in_a_training_step():
     cell = torch.nn.GRUCell(3, 4)
     optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
