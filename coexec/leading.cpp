@@ -457,7 +457,8 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   if (!signature && !is_dynamic) signature = infer_signature(op, *node, args);
   if (!signature && !depends_on_data && ++unknown_ > kPatience) {
     lose_patience();
-    count_eager(*node, Reason::tracing);
+    if (is_logged(LogKind::k_fallback)) log_fallback(*node, Reason::new_sizes);
+    count_eager(*node, Reason::new_sizes);
     return run_at_rest();
   }
   if (signature && signature->resizes && !signature->warns && op.returns_out)

@@ -16,7 +16,9 @@ constexpr int kMaxPassedOver = 12; // untypical calls of a measurement; a functi
 constexpr Way kRounds[] = {Way::kBehind, Way::kInPlace, Way::kEager, Way::kEager, Way::kInPlace, Way::kBehind};
 constexpr int kSamples = 3;        // a round
 constexpr int kSkipped = 2;        // calls after a change of the way: workers and caches change hands
-constexpr int kMaxPasses = 6;      // through the rounds, until it is clear whether co-execution pays
+constexpr int kMinPasses = 2;      // through the rounds: one may meet a machine that is busy with other things
+constexpr int kMaxPasses = 6;      // until it is clear whether co-execution pays
+constexpr double kHopeless = 1.5;  // times the fastest way: no such thing makes a pass that slow
 constexpr double kClear = 3;       // standard errors between the two
 constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement, at least; doubles
 constexpr uint64_t kMaxSettle = 4096;
@@ -24,24 +26,49 @@ constexpr uint64_t kAdoptedSettle = 1024;  // the same, where another function's
 constexpr double kMeasuringShare = 0.01;  // of all time that calls of the slower ways may cost, to measure them
 constexpr double kAdvantage = 0.98;    // the other way must be this much faster to be taken: less is within the noise
 
+constexpr int kInPass = 2 * kSamples;
+
 struct Estimate {
   double mean, error;
 };
 
-// Over the passes, each without its largest sample: a pause of the machine is not the function's, and what drifts from
-// pass to pass meets all ways alike.
-Estimate estimate(const std::vector<double>& samples) {
-  constexpr int kInPass = 2 * kSamples;
+using Samples = std::vector<double>;
+
+size_t pass_count(const Samples& samples) { return samples.size() / kInPass; }
+
+// Of one pass, without its largest sample: a pause of the machine is not the function's.
+double mean_of_pass(const Samples& samples, size_t pass) {
+  const auto begin = samples.begin() + static_cast<int64_t>(pass * kInPass), end = begin + kInPass;
+  return (std::accumulate(begin, end, 0.0) - *std::max_element(begin, end)) / (kInPass - 1);
+}
+
+// What drifts from pass to pass meets all ways alike, so that only scatter within passes counts as an error.
+Estimate estimate(const Samples& samples) {
   double sum = 0, squares = 0, count = 0;
-  for (auto pass = samples.begin(); pass != samples.end(); pass += kInPass) {
-    const auto largest = std::max_element(pass, pass + kInPass);
-    const double mean = (std::accumulate(pass, pass + kInPass, 0.0) - *largest) / (kInPass - 1);
-    for (auto sample = pass; sample != pass + kInPass; ++sample)
+  for (size_t pass = 0; pass < pass_count(samples); ++pass) {
+    const auto begin = samples.begin() + static_cast<int64_t>(pass * kInPass), end = begin + kInPass;
+    const auto largest = std::max_element(begin, end);
+    const double mean = mean_of_pass(samples, pass);
+    for (auto sample = begin; sample != end; ++sample)
       if (sample != largest) squares += (*sample - mean) * (*sample - mean);
     sum += mean * (kInPass - 1);
     count += kInPass - 1;
   }
   return {sum / count, std::sqrt(squares / (count - 1) / count)};
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return values.size() % 2 ? *middle : (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+// Pass by pass: a machine that is slow for the length of one pass decides nothing.
+std::vector<double> ratios(const Samples& samples, const Samples& base) {
+  std::vector<double> ratios;
+  for (size_t pass = 0; pass < std::min(pass_count(samples), pass_count(base)); ++pass)
+    ratios.push_back(mean_of_pass(samples, pass) / mean_of_pass(base, pass));
+  return ratios;
 }
 
 }  // namespace
@@ -71,13 +98,25 @@ void Policy::start(State state) {
   for (auto& samples : samples_) samples.clear();
 }
 
-void Policy::drop_slow_ways() {
-  std::array<Estimate, kWayCount> estimates{};
-  for (int i = 0; i < kWayCount; ++i) estimates[i] = estimate(samples_[i]);
-  const auto& best = *std::min_element(estimates.begin(), estimates.end(),
-                                       [](const Estimate& a, const Estimate& b) { return a.mean < b.mean; });
+// In the last pass of all those that were not dropped.
+Way Policy::fastest_measured() const {
+  int fastest = -1;
   for (int i = 0; i < kWayCount; ++i)
-    is_dropped_[i] |= estimates[i].mean - best.mean > kClear * std::hypot(estimates[i].error, best.error);
+    if (!is_dropped_[i] && (fastest < 0 || median(ratios(samples_[i], samples_[fastest])) < 1)) fastest = i;
+  return static_cast<Way>(fastest);
+}
+
+void Policy::drop_slow_ways() {
+  const auto& base = samples_[static_cast<int>(fastest_measured())];
+  const auto best = estimate(base);
+  for (int i = 0; i < kWayCount; ++i) {
+    if (is_dropped_[i]) continue;
+    const auto slower = ratios(samples_[i], base);
+    const auto own = estimate(samples_[i]);
+    const bool is_sure = passes_ >= kMinPasses || median(slower) > kHopeless;
+    const bool is_always = std::all_of(slower.begin(), slower.end(), [](double ratio) { return ratio > 1; });
+    is_dropped_[i] = is_sure && is_always && own.mean - best.mean > kClear * std::hypot(own.error, best.error);
+  }
 }
 
 // Whether co-execution pays is known; which form of it is fastest is not worth more measuring.
@@ -91,15 +130,18 @@ void Policy::next_round() {
   do {
     if (++round_ < std::size(kRounds)) continue;
     round_ = 0;
+    ++passes_;
     drop_slow_ways();
-    if (++passes_ == kMaxPasses || is_clear()) return decide();
+    if (passes_ == kMaxPasses || is_clear()) return decide();
   } while (is_dropped_[static_cast<int>(kRounds[round_])]);
   seen_ = 0;
   skipped_ = kRounds[round_] == last ? 0 : kSkipped;
 }
 
 void Policy::decide() {
-  for (int i = 0; i < kWayCount; ++i) figures_.seconds[i] = estimate(samples_[i]).mean;
+  const auto& base = samples_[static_cast<int>(fastest_measured())];
+  const double seconds_of_base = estimate(base).mean;
+  for (int i = 0; i < kWayCount; ++i) figures_.seconds[i] = seconds_of_base * median(ratios(samples_[i], base));
   const auto seconds = [this](Way way) { return figures_.seconds[static_cast<int>(way)]; };
   if (!figures_.is_settled)
     figures_.way = seconds(Way::kInPlace) < seconds(Way::kBehind) ? Way::kInPlace : Way::kBehind;

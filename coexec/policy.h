@@ -34,6 +34,7 @@ class Policy {
   enum class State : uint8_t { kWarmUp, kMeasuring, kSettled };
   void start(State state);
   void next_round();
+  Way fastest_measured() const;
   void drop_slow_ways();
   bool is_clear() const;
   void decide();

@@ -7,6 +7,7 @@ namespace lockstep::graph {
 
 #define LOCKSTEP_REASONS(X)                                                                            \
   X(tracing, "the function had not taken this way before: recorded while running eagerly")             \
+  X(new_sizes, "sizes that this op had not met, too many in one call to wait for each: recorded again")   \
   X(foreign_device, "a tensor on another device than the CPU")                                         \
   X(meta_tensor, "a tensor on the meta device")                                                        \
   X(sparse_tensor, "a sparse tensor")                                                                  \

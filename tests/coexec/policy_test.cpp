@@ -9,9 +9,10 @@ namespace lockstep::coexec {
 namespace {
 
 // Warm-up, then each way twice: three calls that count, after two that do not where the way has changed. Enough where
-// the ways clearly differ.
+// a way takes half as long as the others.
 constexpr int kCallsToChoose = 5 + 6 * 3 + 5 * 2;
-constexpr int kCallsWhereUnclear = kCallsToChoose + 5 * (6 * 3 + 4 * 2);
+constexpr int kCallsOfAPass = 6 * 3 + 4 * 2;
+constexpr int kCallsWhereUnclear = kCallsToChoose + 5 * kCallsOfAPass;
 
 // Calls the policy `calls` times with the time that `seconds(way, call)` says.
 void run(Policy& policy, int calls, const std::function<double(Way, int)>& seconds) {
@@ -109,6 +110,17 @@ TEST(Policy, OneLongPauseDecidesNothing) {
   EXPECT_EQ(policy.choose(), Way::kBehind);
 }
 
+TEST(Policy, AMachineThatIsSlowForAWhileDecidesNothing) {
+  for (int begin = 5; begin < 5 + 2 * kCallsOfAPass; ++begin) {
+    Policy policy;
+    run(policy, kCallsWhereUnclear, [&](Way way, int call) {
+      const double speed = call >= begin && call < begin + 10 ? 1.3 : 1.0;
+      return scatter(call) * speed * (way == Way::kEager ? 1.0 : 1.08);
+    });
+    EXPECT_EQ(policy.choose(), Way::kEager) << begin;
+  }
+}
+
 TEST(Policy, KeepsItsWayUnlessAnotherIsClearlyFaster) {
   Policy policy;
   run(policy, kCallsToChoose, fixed(1, 2, 2));
@@ -124,7 +136,7 @@ TEST(Policy, MeasuringCostsLessThanAHundredthOfTheTime) {
   double taken = 0;
   int calls = 0;
   const auto count = [&](Way way, int) {
-    const double seconds = way == Way::kBehind ? 2.0 : way == Way::kInPlace ? 1.5 : 1.0;
+    const double seconds = way == Way::kBehind ? 2.0 : way == Way::kInPlace ? 1.6 : 1.0;
     taken += seconds;
     ++calls;
     return seconds;

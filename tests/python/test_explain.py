@@ -288,6 +288,22 @@ def test_sessions_are_told_by_ops():
     assert not lockstep.explain(lockstep.function(lambda x: x)).is_session
 
 
+def test_many_sizes_that_nobody_could_infer_are_named():
+    @lockstep.function(when="always")
+    def windows(x):
+        return [torch.nn.functional.unfold(x[:, :, top:], 2) for top in range(12)]  # sizes
+
+    for width in range(5, 9):
+        windows(torch.rand(1, 1, 20, width))
+    e = lockstep.explain(windows)
+    row = rows(e, windows, "# sizes")
+    assert row["reasons"]["new_sizes"] > 0 and "aten::im2col" in row["eager_ops"]["new_sizes"]
+    assert f"new_sizes x {row['reasons']['new_sizes']} (aten::im2col)" in str(e)
+    counted = e.counters["reasons"]
+    assert counted["new_sizes"] == row["reasons"]["new_sizes"]
+    assert e.counters["eager_ops"] == counted["new_sizes"] + counted["tracing"]
+
+
 def test_long_lists_of_ops_are_cut():
     @lockstep.function(when="always")
     def parts(x):

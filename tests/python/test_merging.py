@@ -183,7 +183,7 @@ def test_a_thousand_lengths_are_one_loop():
 
 
 class VaryingAttention(torch.nn.Module):
-    """Embedding, convolution, attention with a mask, norms and a loss over labels, some of which do not count."""
+    """Embedding, convolution, attention with a mask, norms; labels that do not count."""
 
     def __init__(self):
         super().__init__()

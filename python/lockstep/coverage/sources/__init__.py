@@ -14,6 +14,7 @@ from ..case import BadInput, Case
 SOURCES: dict[str, str] = {
     "ops": "every sample of every op of PyTorch's own operator database",
     "resized": "every op of that database into an `out=` that it resizes",
+    "sizes": "every op of that database on one size after the other, at one place",
     "modules": "every module of PyTorch's own module database, training and evaluating",
     "optims": "every optimizer of PyTorch's own optimizer database",
     "transformers": "architectures of the package transformers, tiny and random",
@@ -25,6 +26,7 @@ _MODULES = {"transformers": "transformers_models", "python": "python_programs"}
 _NEEDS = {
     "ops": ("expecttest",),
     "resized": ("expecttest",),
+    "sizes": ("expecttest",),
     "modules": ("expecttest",),
     "optims": ("expecttest",),
     "transformers": ("transformers",),

@@ -33,9 +33,9 @@ def _programs(op: Any, dtype: torch.dtype) -> Iterator[Program]:
     for i, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=with_grad)):
         name = f"{i}"
         parts = (sample.input, tuple(sample.args), dict(sample.kwargs))
-        yield _program(f"{name}/plain", _call_step(op.op, with_grad), parts)
+        yield _program(f"{name}/plain", call_step(op.op, with_grad), parts)
         if op.inplace_variant is not None and not sample.broadcasts_input:
-            yield _program(f"{name}/inplace", _inplace_step(op.inplace_variant, with_grad), parts)
+            yield _program(f"{name}/inplace", inplace_step(op.inplace_variant, with_grad), parts)
         if op.supports_out:
             yield from out_programs(name, op, detached(parts))
 
@@ -44,12 +44,12 @@ def _program(name: str, step: Callable, parts: tuple) -> Program:
     dense = all(is_plain(t) for t in tensors_in(parts))
 
     def make() -> Run:
-        return Run(_fresh(step), lambda i: copy_tree(parts))
+        return Run(fresh(step), lambda i: copy_tree(parts))
 
     return Program(name, make, dense=dense)
 
 
-def _fresh(step: Callable) -> Callable:
+def fresh(step: Callable) -> Callable:
     """A function object of its own, so that each program has a graph of its own."""
     return type(step)(
         step.__code__, step.__globals__, step.__name__, step.__defaults__, step.__closure__
@@ -68,7 +68,7 @@ def _gradients(result: Any, leaves: list[torch.Tensor]) -> Any:
     return torch.autograd.grad(outputs, leaves, weights, allow_unused=True)
 
 
-def _call_step(fn: Callable, with_grad: bool) -> Callable:
+def call_step(fn: Callable, with_grad: bool) -> Callable:
     def step(value: Any, args: tuple, kwargs: dict) -> Any:
         result = fn(value, *args, **kwargs)
         if not with_grad:
@@ -79,7 +79,7 @@ def _call_step(fn: Callable, with_grad: bool) -> Callable:
     return step
 
 
-def _inplace_step(fn: Callable, with_grad: bool) -> Callable:
+def inplace_step(fn: Callable, with_grad: bool) -> Callable:
     def step(value: Any, args: tuple, kwargs: dict) -> Any:
         target = value.clone() if with_grad else value
         result = fn(target, *args, **kwargs)
