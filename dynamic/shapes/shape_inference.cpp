@@ -114,10 +114,18 @@ bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<
   return layout && layout->numel() > 0 && add_dense_result(learned, known.outputs[0], layout->sizes, layout->strides);
 }
 
+// What is added to a product must fit; shape functions leave that to the kernels.
+bool is_addend_fitting(const Signature& learned, const Layout& result) {
+  const auto& base = learned.op->base;
+  const bool adds = base == "aten::addmm" || base == "aten::addmv" || base == "aten::baddbmm" || base == "aten::addmm_" ||
+                    base == "aten::addmv_" || base == "aten::baddbmm_";
+  return !adds || at::is_expandable_to(learned.inputs[0].sizes, result.sizes);
+}
+
 // Exactly what the CPU's kernel asks first.
 bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args) {
   auto results = structured_results(*learned.op, args);
-  if (!results) return false;
+  if (!results || !is_addend_fitting(learned, results->front())) return false;
   if (learned.op->writes) {  // in place: what comes out must fit into what is written
     const auto &only = results->front(), &written = learned.inputs[0];
     return results->size() == 1 && known.outputs.empty() && only.sizes == written.sizes && only.dtype == written.dtype;

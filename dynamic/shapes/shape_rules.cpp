@@ -59,6 +59,23 @@ std::optional<int64_t> dim_in(const c10::IValue& value, size_t count) {
 
 // ---- memory that is made, copied, repeated
 
+// As copies have it (MemoryFormat::Preserve): of what has no gaps the strides, of others their order.
+Result like(const Sizes& sizes, const Sizes& strides) {
+  c10::SmallVector<size_t, 5> order;  // from the innermost dim; what has one element says nothing
+  for (size_t dim = 0; dim < sizes.size(); ++dim)
+    if (sizes[dim] != 1) order.push_back(dim);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
+  int64_t stride = 1;
+  bool is_dense = true;
+  for (const size_t dim : order) {
+    is_dense &= strides[dim] == stride;
+    stride *= sizes[dim];
+  }
+  if (is_dense) return {sizes, strides};
+  const auto inferred = at::infer_dense_strides(sizes, strides);
+  return {sizes, Sizes(inferred.begin(), inferred.end())};
+}
+
 std::optional<Results> of_first_argument(const Asked& asked) {
   const auto sizes = sizes_in(asked.args[0]);
   return sizes && asked.is_fixed_from(1) ? std::optional(Results{*sizes}) : std::nullopt;
@@ -116,8 +133,7 @@ std::optional<Results> of_clone(const Asked& asked) {
   if (!asked.is_fixed({1}) || !asked.has_elements()) return std::nullopt;
   if (is(at::MemoryFormat::Contiguous)) return Results{from.sizes};
   if (!format.isNone() && !is(at::MemoryFormat::Preserve)) return std::nullopt;
-  const auto strides = at::infer_dense_strides(from.sizes, from.strides);
-  return Results{{from.sizes, Sizes(strides.begin(), strides.end())}};
+  return Results{like(from.sizes, from.strides)};
 }
 std::optional<Results> of_repeat(const Asked& asked) {
   auto repeats = sizes_in(asked.args[1]);
@@ -130,17 +146,21 @@ std::optional<Results> of_repeat(const Asked& asked) {
   }
   return Results{*repeats};
 }
+// Where nothing is added it is a copy of a part.
 std::optional<Results> of_constant_pad(const Asked& asked) {
   const auto pad = sizes_in(asked.args[1]);
-  Sizes sizes = asked.inputs[0].sizes;
-  if (!pad || pad->size() % 2 != 0 || pad->size() > 2 * sizes.size() || !has_standard_strides(asked.inputs[0])) return std::nullopt;
+  const auto& from = asked.inputs[0];
+  Sizes sizes = from.sizes;
+  if (!pad || pad->size() % 2 != 0 || pad->size() > 2 * sizes.size() || !has_standard_strides(from)) return std::nullopt;
+  bool adds = false;
   for (size_t i = 0; i < pad->size(); i += 2) {
     auto& size = sizes[sizes.size() - 1 - i / 2];
     const int64_t before = (*pad)[i], after = (*pad)[i + 1];
     if (before < -size || after < -size || size + before + after < 1) return std::nullopt;
     size += before + after;
+    adds |= before > 0 || after > 0;
   }
-  return Results{sizes};
+  return adds ? Results{sizes} : Results{like(sizes, from.strides)};
 }
 std::optional<Results> of_stack(const Asked& asked) {
   for (const auto& input : asked.inputs)
@@ -379,8 +399,7 @@ std::optional<Results> of_attention(const Asked& asked) {
   if (!is_attention(asked, 0, 3) || !asked.is_fixed({3, 4})) return std::nullopt;
   const auto& query = asked.inputs[0];
   const auto& q = query.sizes;
-  const auto strides = at::infer_dense_strides(q, query.strides);
-  return Results{{q, Sizes(strides.begin(), strides.end())}, with_lengths_first({q[0], q[1], q[2]})};
+  return Results{like(q, query.strides), with_lengths_first({q[0], q[1], q[2]})};
 }
 std::optional<Results> of_attention_backward(const Asked& asked) {
   const auto& q = asked.inputs[1].sizes;

@@ -144,6 +144,8 @@ const std::vector<Case>& cases() {
       {"aten::clone", [](int64_t n) { return Args{at::rand({2, n}).t(), static_cast<int64_t>(at::MemoryFormat::Contiguous)}; }},
       {"aten::repeat", [](int64_t n) { return Args{at::rand({2, n}), std::vector<int64_t>{3, 1, n}}; }},
       {"aten::constant_pad_nd", [](int64_t n) { return Args{at::rand({2, n, 6}), std::vector<int64_t>{n, -2, 0, 3}, 0.0}; }},
+      {"aten::constant_pad_nd", [](int64_t n) { return Args{at::rand({n, 6}), std::vector<int64_t>{-2, -1, 0, 0}, 0.0}; }},
+      {"aten::clone", [](int64_t n) { return Args{at::rand({9, 2 * n}).narrow(0, 0, 1).narrow(1, 0, n), c10::IValue()}; }},
       {"aten::flip", [](int64_t n) { return Args{at::rand({2, n}), std::vector<int64_t>{1}}; }},
       {"aten::roll", [](int64_t n) { return Args{at::rand({n, 4}), std::vector<int64_t>{1}, std::vector<int64_t>{0}}; }},
       {"aten::sort", [](int64_t n) { return Args{at::rand({n, 4}), int64_t{-1}, false}; }},
@@ -239,6 +241,9 @@ TEST(ShapeInference, SaysNothingWhereItIsNotCertain) {
   EXPECT_FALSE(is_inferred("aten::mul.Tensor", {f({2}), f({2})}, {f({3}), i({3})})) << "another type";
   EXPECT_FALSE(is_inferred("aten::mul.Tensor", {f({2}), f({2})}, {f({3, 1}), f({3})})) << "another rank";
   EXPECT_FALSE(is_inferred("aten::masked_fill_.Scalar", {f({2}), f({2}) > 0, 1.0}, {f({3}), f({2}) > 0, 1.0})) << "it will raise";
+  const auto product = [&](int64_t n, int64_t added) { return Args{f({added}), f({2, 3}), f({3, n}), 1, 1}; };
+  EXPECT_TRUE(is_inferred("aten::addmm", product(4, 4), product(5, 5)));
+  EXPECT_FALSE(is_inferred("aten::addmm", product(4, 4), product(5, 4))) << "it will raise";
   const auto norm = [&](std::vector<int64_t> sizes, int64_t width) {
     return Args{f(sizes), std::vector<int64_t>{width}, f({3}), f({3}), 1e-5};
   };

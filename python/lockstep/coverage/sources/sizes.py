@@ -63,7 +63,7 @@ def _sizes_of(parts: tuple) -> list[tuple]:
 
 
 def _less(value: Any, dim: int, gap: bool) -> Any:
-    """One less along a dim, of each tensor that has more there; with a gap in memory, or without."""
+    """One less along a dim, of each tensor that has more there; with or without a gap in memory."""
     if isinstance(value, torch.Tensor):
         if value.dim() == 0 or value.shape[dim] < 2:
             return value
