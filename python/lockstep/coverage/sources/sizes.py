@@ -21,6 +21,7 @@ from .ops import call_step, fresh, inplace_step
 
 _DTYPES = (torch.float32, torch.int64)
 _MOST_CALLS = 60
+_READS_GAPS = {"lu_unpack"}  # reads pivots as if there were none: eager differs from itself
 
 
 def cases() -> Iterator[Case]:
@@ -38,14 +39,15 @@ def _programs(op: Any, dtype: torch.dtype) -> Iterator[Program]:
     seed_all(0)
     samples = list(op.sample_inputs("cpu", dtype, requires_grad=with_grad))
     plain = [(s.input, tuple(s.args), dict(s.kwargs)) for s in samples]
-    yield _program("plain", call_step(op.op, with_grad), plain)
+    gaps = (False,) if op.formatted_name in _READS_GAPS else (False, True)
+    yield _program("plain", call_step(op.op, with_grad), plain, gaps)
     if op.inplace_variant is not None:
         kept = [parts for s, parts in zip(samples, plain, strict=True) if not s.broadcasts_input]
-        yield _program("inplace", inplace_step(op.inplace_variant, with_grad), kept)
+        yield _program("inplace", inplace_step(op.inplace_variant, with_grad), kept, gaps)
 
 
-def _program(name: str, step: Callable, samples: list[tuple]) -> Program:
-    calls = [sized for parts in samples for sized in _sizes_of(parts)]
+def _program(name: str, step: Callable, samples: list[tuple], gaps: tuple) -> Program:
+    calls = [sized for parts in samples for sized in _sizes_of(parts, gaps)]
     random.Random(0).shuffle(calls)
     calls = calls[:_MOST_CALLS]
     dense = all(is_plain(t) for parts in calls for t in tensors_in(parts))
@@ -56,10 +58,10 @@ def _program(name: str, step: Callable, samples: list[tuple]) -> Program:
     return Program(name, make, dense=dense, repeats=False)
 
 
-def _sizes_of(parts: tuple) -> list[tuple]:
+def _sizes_of(parts: tuple, gaps: tuple) -> list[tuple]:
     if not all(is_plain(t) for t in tensors_in(parts)):
         return [parts]
-    return [parts, *(_less(parts, dim, gap) for dim, gap in ((0, False), (-1, False), (-1, True)))]
+    return [parts, _less(parts, 0, False), *(_less(parts, -1, gap) for gap in gaps)]
 
 
 def _less(value: Any, dim: int, gap: bool) -> Any:
