@@ -231,11 +231,7 @@ const Signature* Session::find_signature(const OpInfo& op, graph::Node* node) {
 const Signature* Session::infer_signature(const OpInfo& op, const graph::Node& node, at::ArrayRef<c10::IValue> args) {
   if (!node.signature) return nullptr;
   auto learned = create_signature(op);
-  const auto* known = node.signature;
-  if (!graph::are_same_kind(*learned, *known))
-    for (const auto* one : node.earlier)
-      if (graph::are_same_kind(*learned, *one)) known = one;
-  if (!dynamic::infer_results(*learned, *known, args, node.varies)) return nullptr;
+  if (!dynamic::infer_results(*learned, *node.signature_like(*learned), args, node.varies)) return nullptr;
   return dynamic::ShapeMemo::instance().insert(std::move(learned));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 namespace lockstep::coexec {
 
@@ -36,20 +37,21 @@ using Samples = std::vector<double>;
 
 size_t pass_count(const Samples& samples) { return samples.size() / kInPass; }
 
-// Of one pass, without its largest sample: a pause of the machine is not the function's.
-double mean_of_pass(const Samples& samples, size_t pass) {
-  const auto begin = samples.begin() + static_cast<int64_t>(pass * kInPass), end = begin + kInPass;
-  return (std::accumulate(begin, end, 0.0) - *std::max_element(begin, end)) / (kInPass - 1);
+std::span<const double> pass_of(const Samples& samples, size_t pass) { return std::span(samples).subspan(pass * kInPass, kInPass); }
+
+// Without the largest sample: a pause of the machine is not the function's.
+double mean_of(std::span<const double> pass) {
+  return (std::accumulate(pass.begin(), pass.end(), 0.0) - *std::max_element(pass.begin(), pass.end())) / (kInPass - 1);
 }
 
 // What drifts from pass to pass meets all ways alike, so that only scatter within passes counts as an error.
 Estimate estimate(const Samples& samples) {
   double sum = 0, squares = 0, count = 0;
-  for (size_t pass = 0; pass < pass_count(samples); ++pass) {
-    const auto begin = samples.begin() + static_cast<int64_t>(pass * kInPass), end = begin + kInPass;
-    const auto largest = std::max_element(begin, end);
-    const double mean = mean_of_pass(samples, pass);
-    for (auto sample = begin; sample != end; ++sample)
+  for (size_t number = 0; number < pass_count(samples); ++number) {
+    const auto pass = pass_of(samples, number);
+    const auto largest = std::max_element(pass.begin(), pass.end());
+    const double mean = mean_of(pass);
+    for (auto sample = pass.begin(); sample != pass.end(); ++sample)
       if (sample != largest) squares += (*sample - mean) * (*sample - mean);
     sum += mean * (kInPass - 1);
     count += kInPass - 1;
@@ -67,7 +69,7 @@ double median(std::vector<double> values) {
 std::vector<double> ratios(const Samples& samples, const Samples& base) {
   std::vector<double> ratios;
   for (size_t pass = 0; pass < std::min(pass_count(samples), pass_count(base)); ++pass)
-    ratios.push_back(mean_of_pass(samples, pass) / mean_of_pass(base, pass));
+    ratios.push_back(mean_of(pass_of(samples, pass)) / mean_of(pass_of(base, pass)));
   return ratios;
 }
 
@@ -98,7 +100,7 @@ void Policy::start(State state) {
   for (auto& samples : samples_) samples.clear();
 }
 
-// In the last pass of all those that were not dropped.
+// Of those that were not dropped, over all passes.
 Way Policy::fastest_measured() const {
   int fastest = -1;
   for (int i = 0; i < kWayCount; ++i)

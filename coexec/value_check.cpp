@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "dynamic/shapes/shape_inference.h"
+
 namespace lockstep::coexec {
 
 namespace {
@@ -47,25 +49,13 @@ bool advanced_index_in_range(const at::Tensor& self, const c10::IValue& indices)
   return true;
 }
 
-// Truth values alone choose as many places as are true: one number fits into any count of them.
-bool is_number_by_mask(const at::Tensor& self, at::ArrayRef<c10::IValue> args) {
-  const auto indices = args[1].toListRef();
-  size_t dim = 0;
-  while (dim < indices.size() && !indices[dim].isTensor()) ++dim;
-  if (dim + 1 != indices.size() || args.size() < 3 || !args[2].isTensor() || args[2].toTensor().dim() != 0) return false;
-  const auto& mask = indices[dim].toTensor();
-  const auto end = static_cast<int64_t>(dim) + mask.dim();
-  return mask.scalar_type() == at::kBool && mask.dim() > 0 && end <= self.dim() &&
-         mask.sizes() == self.sizes().slice(dim, mask.dim());
-}
-
 bool indices_in_range(const std::string& base, at::ArrayRef<c10::IValue> args) {
   const auto& self = args[0].toTensor();
   if (base == "aten::embedding") return in_range(args[1].toTensor(), 0, size_at(self, 0));
   if (base == "aten::take" || base == "aten::put_")
     return in_range(args[1].toTensor(), -self.numel(), self.numel());
   if (base.find("index_put") != std::string::npos || base == "aten::index" || base == "aten::_unsafe_index")
-    return args[1].isList() && (is_number_by_mask(self, args) || advanced_index_in_range(self, args[1]));
+    return args[1].isList() && (dynamic::puts_number_by_mask(args) || advanced_index_in_range(self, args[1]));
   // (self, dim, index, ...)
   if (args.size() > 2 && args[1].isInt() && args[2].isTensor())
     return in_range(args[2].toTensor(), 0, size_at(self, args[1].toInt()));

@@ -23,6 +23,12 @@ void Node::note_signature(const Signature* latest) {
   signature = latest;
 }
 
+const Signature* Node::signature_like(const Signature& other) const {
+  if (!signature || are_same_kind(other, *signature)) return signature;
+  const auto found = std::find_if(earlier.begin(), earlier.end(), [&](const Signature* one) { return are_same_kind(other, *one); });
+  return found == earlier.end() ? signature : *found;
+}
+
 void Node::forget_signatures() {
   signature = nullptr;
   earlier.clear();

@@ -94,6 +94,8 @@ struct Node {
   NodeCounts counts;
 
   void note_signature(const Signature* latest);
+  // The latest of the same kind as this one; else the latest of all.
+  const Signature* signature_like(const Signature& other) const;
   void forget_signatures();
 };
 

@@ -137,25 +137,13 @@ bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c
   return true;
 }
 
-// Truth values alone choose places, as many as are true: whatever that is, one number fits.
-bool is_number_by_mask(const Signature& learned, at::ArrayRef<c10::IValue> args) {
-  const auto& self = learned.inputs.front().sizes;
-  const auto indices = args[1].toListRef();
-  size_t dim = 0;
-  while (dim < indices.size() && !indices[dim].isTensor()) ++dim;
-  if (dim + 1 != indices.size() || !learned.inputs.back().sizes.empty()) return false;
-  const auto& mask = indices[dim].toTensor();
-  return mask.scalar_type() == c10::ScalarType::Bool && mask.dim() > 0 && dim + mask.dim() <= self.size() &&
-         mask.sizes() == at::IntArrayRef(self).slice(dim, mask.dim());
-}
-
 // Into the places that these indices stand for; what is written keeps its size. Where indices are numbers, values must be
 // of the size of what the same indices would read, or be repeated to that.
 bool infer_index_put(const Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args) {
   const auto& op = *learned.op;
   if (op.base != "aten::_index_put_impl_" && op.base != "aten::index_put_") return false;
   if (!known.outputs.empty() || learned.inputs.size() < 3 || learned.inputs[0].dtype != learned.inputs.back().dtype) return false;
-  if (is_number_by_mask(learned, args)) return true;
+  if (puts_number_by_mask(args)) return true;
   for (size_t i = 1; i + 1 < learned.inputs.size(); ++i)
     if (learned.inputs[i].is_defined() && learned.inputs[i].dtype != c10::ScalarType::Long) return false;
   const auto read = indexed_layout(op, args.slice(0, 2));
@@ -195,6 +183,18 @@ bool infer_outputs(Signature& learned, const Signature& known, at::ArrayRef<c10:
 }
 
 }  // namespace
+
+bool puts_number_by_mask(at::ArrayRef<c10::IValue> args) {
+  if (args.size() < 3 || !args[2].isTensor() || args[2].toTensor().dim() != 0) return false;
+  const auto sizes = args[0].toTensor().sizes();
+  const auto indices = args[1].toListRef();
+  size_t dim = 0;
+  while (dim < indices.size() && !indices[dim].isTensor()) ++dim;
+  if (dim + 1 != indices.size()) return false;
+  const auto& mask = indices[dim].toTensor();
+  return mask.scalar_type() == c10::ScalarType::Bool && mask.dim() > 0 && dim + mask.dim() <= sizes.size() &&
+         mask.sizes() == sizes.slice(dim, mask.dim());
+}
 
 bool infer_results(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies) {

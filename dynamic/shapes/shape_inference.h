@@ -12,4 +12,8 @@ namespace lockstep::dynamic {
 bool infer_results(graph::Signature& learned, const graph::Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies);
 
+// Of index_put(self, indices, values): truth values alone choose places, and one number is put there. It fits, however many
+// places they choose.
+bool puts_number_by_mask(at::ArrayRef<c10::IValue> args);
+
 }  // namespace lockstep::dynamic

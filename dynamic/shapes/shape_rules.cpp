@@ -3,7 +3,9 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/Contiguity.h>
 #include <c10/core/MemoryFormat.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <optional>
@@ -61,17 +63,7 @@ std::optional<int64_t> dim_in(const c10::IValue& value, size_t count) {
 
 // As copies have it (MemoryFormat::Preserve): of what has no gaps the strides, of others their order.
 Result like(const Sizes& sizes, const Sizes& strides) {
-  c10::SmallVector<size_t, 5> order;  // from the innermost dim; what has one element says nothing
-  for (size_t dim = 0; dim < sizes.size(); ++dim)
-    if (sizes[dim] != 1) order.push_back(dim);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
-  int64_t stride = 1;
-  bool is_dense = true;
-  for (const size_t dim : order) {
-    is_dense &= strides[dim] == stride;
-    stride *= sizes[dim];
-  }
-  if (is_dense) return {sizes, strides};
+  if (c10::_compute_non_overlapping_and_dense(at::IntArrayRef(sizes), at::IntArrayRef(strides))) return {sizes, strides};
   const auto inferred = at::infer_dense_strides(sizes, strides);
   return {sizes, Sizes(inferred.begin(), inferred.end())};
 }
@@ -533,26 +525,15 @@ Rule find_rule(const graph::OpInfo& op) {
   return row == table.end() ? nullptr : row->second;
 }
 
-void fill_standard_strides(Sizes& strides, at::IntArrayRef sizes) {
-  int64_t stride = 1;
-  strides.resize(sizes.size());
-  for (size_t dim = sizes.size(); dim-- > 0; stride *= std::max<int64_t>(sizes[dim], 1)) strides[dim] = stride;
-}
-
 }  // namespace
 
-bool has_standard_strides(const Layout& layout) {
-  Sizes strides;
-  fill_standard_strides(strides, layout.sizes);
-  return strides == layout.strides;
-}
+bool has_standard_strides(const Layout& layout) { return layout.strides == c10::contiguous_strides(layout.sizes); }
 
 bool add_dense_result(Signature& learned, const Layout& known, at::IntArrayRef sizes, at::IntArrayRef strides) {
   if (sizes.size() != known.sizes.size() || (strides.empty() && !has_standard_strides(known))) return false;
   Layout output = known;
   output.sizes.assign(sizes.begin(), sizes.end());
-  output.strides.assign(strides.begin(), strides.end());
-  if (strides.empty()) fill_standard_strides(output.strides, sizes);
+  output.strides = strides.empty() ? c10::contiguous_strides(sizes) : Sizes(strides.begin(), strides.end());
   output.storage_bytes = output.numel() * static_cast<int64_t>(c10::elementSize(output.dtype));
   learned.outputs.push_back(std::move(output));
   return true;
