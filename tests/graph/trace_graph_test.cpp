@@ -228,6 +228,9 @@ TEST(Node, KeepsTheLatestSignatureOfEachKind) {
   EXPECT_EQ(node.earlier, std::vector<const Signature*>{&square});
   node.note_signature(&cube);
   EXPECT_EQ(node.earlier, (std::vector<const Signature*>{&square, &flat}));
+  EXPECT_EQ(node.signature_like(longer), &flat);
+  EXPECT_EQ(node.signature_like(of_rank(2, 9)), &square);
+  EXPECT_EQ(node.signature_like(of_rank(4, 2)), &cube) << "of no kind met before: the latest";
   node.forget_signatures();
   EXPECT_EQ(node.signature, nullptr);
   EXPECT_TRUE(node.earlier.empty());
