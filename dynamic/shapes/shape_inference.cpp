@@ -139,15 +139,23 @@ bool infer_structured(Signature& learned, const Signature& known, at::ArrayRef<c
 
 // Into the places that these indices stand for; what is written keeps its size. Where indices are numbers, values must be
 // of the size of what the same indices would read, or be repeated to that.
-bool infer_index_put(const Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args) {
-  const auto& op = *learned.op;
-  if (op.base != "aten::_index_put_impl_" && op.base != "aten::index_put_") return false;
-  if (!known.outputs.empty() || learned.inputs.size() < 3 || learned.inputs[0].dtype != learned.inputs.back().dtype) return false;
+bool fits_where_put(const Signature& learned, at::ArrayRef<c10::IValue> args) {
+  if (learned.inputs.size() < 3 || learned.inputs[0].dtype != learned.inputs.back().dtype) return false;
   if (puts_number_by_mask(args)) return true;
   for (size_t i = 1; i + 1 < learned.inputs.size(); ++i)
     if (learned.inputs[i].is_defined() && learned.inputs[i].dtype != c10::ScalarType::Long) return false;
-  const auto read = indexed_layout(op, args.slice(0, 2));
+  const auto read = indexed_layout(*learned.op, args.slice(0, 2));
   return read && at::is_expandable_to(learned.inputs.back().sizes, read->sizes);
+}
+
+bool infer_index_put(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args) {
+  const auto& base = learned.op->base;
+  const bool is_copy = base == "aten::index_put";
+  if ((!is_copy && base != "aten::_index_put_impl_" && base != "aten::index_put_") || known.outputs.size() != is_copy ||
+      !fits_where_put(learned, args))
+    return false;
+  const auto& self = learned.inputs[0];
+  return !is_copy || (has_standard_strides(self) && self.numel() > 0 && add_dense_result(learned, known.outputs[0], self.sizes));
 }
 
 // Kernels refuse to write such a tensor, or warn of it: where it was asked, not later. In place, it is the first argument.

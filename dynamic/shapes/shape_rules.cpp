@@ -329,9 +329,13 @@ std::optional<Sizes> convolved(const Sizes& map, const Sizes& kernel, const Wind
   }
   return sizes;
 }
+// Over one dim, results have their dims in order whatever the order of the map, where that has one: over more, they follow it.
+bool has_order_for_convolution(const Layout& map) {
+  return has_standard_strides(map) || (map.sizes.size() == 3 && map.sizes[1] > 1 && map.sizes[2] > 1);
+}
 bool is_map_and_kernel(const Asked& asked, size_t map) {
   const size_t rank = asked.inputs[map].sizes.size();
-  return rank >= 3 && rank <= 5 && has_standard_strides(asked.inputs[map]) && asked.inputs[map + 1].sizes.size() == rank &&
+  return rank >= 3 && rank <= 5 && has_order_for_convolution(asked.inputs[map]) && asked.inputs[map + 1].sizes.size() == rank &&
          asked.is_as_known(map + 1) && asked.has_elements();
 }
 std::optional<Results> of_convolution(const Asked& asked) {
@@ -342,7 +346,7 @@ std::optional<Results> of_convolution(const Asked& asked) {
   return sizes ? std::optional(Results{*sizes}) : std::nullopt;
 }
 std::optional<Results> of_convolution_backward(const Asked& asked) {
-  if (!is_map_and_kernel(asked, 1) || !has_standard_strides(asked.inputs[0]) || !asked.is_fixed_from(3)) return std::nullopt;
+  if (!is_map_and_kernel(asked, 1) || !has_order_for_convolution(asked.inputs[0]) || !asked.is_fixed_from(3)) return std::nullopt;
   const auto &map = asked.inputs[1].sizes, &kernel = asked.inputs[2].sizes;
   const auto window = window_in(asked.args.slice(4), map.size() - 2);
   const auto sizes = window ? convolved(map, kernel, *window) : std::nullopt;

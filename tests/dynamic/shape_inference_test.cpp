@@ -175,6 +175,10 @@ const std::vector<Case>& cases() {
       {"aten::convolution", [](int64_t n) { return convolution_args(at::rand({n, 4, n + 2, 9}), at::rand({6, 2, 3, 3}), {2, 1}, {1, 0}, {1, 2}, false, 2); }},
       {"aten::convolution", [](int64_t n) { return convolution_args(at::rand({2, 4, n, n + 1}), at::rand({4, 3, 2, 2}), {2, 2}, {0, 0}, {1, 1}, true, 1); }},
       {"aten::convolution", [](int64_t n) { return convolution_args(at::rand({2, 4, n + 2}), at::rand({5, 4, 3}), {1}, {0}, {1}, false, 1); }},
+      {"aten::convolution", [](int64_t n) { return convolution_args(at::rand({n, n + 2, 4}).transpose(1, 2), at::rand({5, 4, 3}), {1}, {0}, {1}, false, 1); }},
+      {"aten::convolution_backward", [](int64_t n) { return Args{at::rand({n, n + 1, 5}).transpose(1, 2), at::rand({n, n + 1, 4}).transpose(1, 2), at::rand({5, 4, 3}), c10::IValue(), std::vector<int64_t>{1}, std::vector<int64_t>{1}, std::vector<int64_t>{1}, false, std::vector<int64_t>{0}, int64_t{1}, flags({true, true, false})}; }},
+      {"aten::index_put", [](int64_t n) { return Args{at::rand({n, 4}), indices({at::rand({n}) > 0.5}), at::rand({}), false}; }},
+      {"aten::index_put", [](int64_t n) { return Args{at::rand({n + 2, 4}), indices({at::arange(n)}), at::rand({n, 4}), false}; }},
       {"aten::convolution_backward", [](int64_t n) { return Args{at::rand({n, 6, n, 5}), at::rand({n, 4, n, 5}), at::rand({6, 4, 3, 3}), std::vector<int64_t>{6}, std::vector<int64_t>{1, 1}, std::vector<int64_t>{1, 1}, std::vector<int64_t>{1, 1}, false, std::vector<int64_t>{0, 0}, int64_t{1}, flags({true, true, false})}; }},
       {"aten::max_pool2d_with_indices", [](int64_t n) { return Args{at::rand({n, 3, n + 2, 8}), std::vector<int64_t>{2, 2}, std::vector<int64_t>{2, 2}, std::vector<int64_t>{0, 0}, std::vector<int64_t>{1, 1}, false}; }},
       {"aten::upsample_nearest2d", [](int64_t n) { return Args{at::rand({n, 3, n, 2}), std::vector<int64_t>{2 * n, 4}, 2.0, 2.0}; }},
@@ -253,6 +257,11 @@ TEST(ShapeInference, SaysNothingWhereItIsNotCertain) {
   };
   EXPECT_TRUE(is_inferred("aten::convolution", convolution(4, 6), convolution(4, 3)));
   EXPECT_FALSE(is_inferred("aten::convolution", convolution(4, 6), {f({2, 3, 6}), f({5, 4, 3}), f({5}), std::vector<int64_t>{1}, std::vector<int64_t>{0}, std::vector<int64_t>{1}, false, std::vector<int64_t>{0}, int64_t{1}})) << "other channels: it will raise";
+  const auto narrow = [&](int64_t length) {
+    return convolution_args(f({2, length, 4}).transpose(1, 2), f({5, 4, 1}), {1}, {0}, {1}, false, 1);
+  };
+  EXPECT_TRUE(is_inferred("aten::convolution", narrow(6), narrow(2)));
+  EXPECT_FALSE(is_inferred("aten::convolution", narrow(6), narrow(1))) << "its dims have no order";
   EXPECT_FALSE(is_inferred("aten::convolution", convolution(4, 6), {f({2, 4, 2}), f({5, 4, 3}), f({5}), std::vector<int64_t>{1}, std::vector<int64_t>{0}, std::vector<int64_t>{1}, false, std::vector<int64_t>{0}, int64_t{1}})) << "narrower than the kernel: it will raise";
   EXPECT_FALSE(is_inferred("aten::add_.Tensor", {f({2}), f({2}), 1}, {f({1}), f({3}), 1})) << "it will raise";
   EXPECT_FALSE(is_inferred("aten::bernoulli", {f({2}), c10::IValue()}, {f({3}), c10::IValue()})) << "values that are no probabilities";
