@@ -46,7 +46,7 @@ def first_fast(seconds):
 def measure_times(task):
     """Step times of all variants of the task, one step each in turn, in runs.
 
-    The order turns from round to round, so that no variant always follows the same one.
+    In which order they take turns changes: each follows each other one equally often.
     """
     copies = {name: make_copy(task, name) for name in task["variants"]}
     names = list(copies)
@@ -61,8 +61,7 @@ def measure_times(task):
         began = len(copies[names[0]].seconds)
         for _ in range(steps):
             index += 1
-            names = names[1:] + names[:1]
-            for name in names:
+            for name in balanced_order(names, index):
                 copies[name].advance(index)
         for name in names:
             answer[name]["runs"].append(statistics(copies[name].seconds[began:]))
@@ -71,6 +70,18 @@ def measure_times(task):
         answer[name] |= figures_of(name, copy)
         answer[name]["differences"] = differences(reference, copy.state())[:5]
     return {"steps_a_run": steps, "variants": answer}
+
+
+def balanced_order(names, index):
+    """A row of a Williams square: in as many rows as there are names, or twice as many, each name
+    is followed by each other one equally often, and stands in each place equally often.
+    """
+    count = len(names)
+    row = [0]
+    for step in range(1, count):
+        row.append((row[-1] + (step if step % 2 else -step)) % count)
+    order = [names[(place + index) % count] for place in row]
+    return order[::-1] if count % 2 and index // count % 2 else order
 
 
 def steps_of_a_run(task, copy):

@@ -20,9 +20,6 @@
 #include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
-#include "dynamic/vm/memory_log.h"
-#include "dynamic/vm/skeleton_clock.h"
-#include "dynamic/vm/timeline.h"
 
 namespace lockstep::coexec {
 
@@ -90,25 +87,44 @@ void Session::on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
   if (info.kind == OpKind::kPass) return op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);
   const dynamic::TimedScope timed(dynamic::skeleton::hook);
-  dynamic::SpanScope asked(info.kind == OpKind::kHost ? dynamic::SpanKind::kFetch : dynamic::SpanKind::kAsk);
+  const AskScope asked(*this, info.kind == OpKind::kHost ? dynamic::SpanKind::kFetch : dynamic::SpanKind::kAsk);
+  arrive(keys);
+  go_on(info, stack);
+}
+
+void Session::box_and_go_on(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  listening_->go_on(graph::op_info(op), stack);
+}
+
+void Session::box_and_compute(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const OpInfo& info = graph::op_info(op);
+  listening_->collect_operands(info, torch::jit::last(*stack, info.args.size()));
+  listening_->lead_compute(info, stack, listening_->cursor_);
+}
+
+// An op that will not be left out: where it goes on, and where it stands in the program.
+void Session::arrive(c10::DispatchKeySet keys) {
   keys_ = keys.remove(tracer::kHookKey);
   adopt_ambient_state();
-  const Place place = locate();
-  auto foreign = collect_operands(info, torch::jit::last(*stack, info.args.size()));
+  place_ = locate();
   function_->counters.ops++;
-  if (place.unrecorded) {  // at a random place: not part of the program's way
+}
+
+void Session::go_on(const OpInfo& op, torch::jit::Stack* stack) {
+  auto foreign = collect_operands(op, torch::jit::last(*stack, op.args.size()));
+  if (place_.unrecorded) {  // at a random place: not part of the program's way
     function_->counters.eager_ops++;
     function_->counters.reasons[static_cast<int>(Reason::interrupted)]++;
     drain();
-    return run_natively(info, stack, /*in_graph=*/false);
+    return run_natively(op, stack, /*in_graph=*/false);
   }
-  if (!foreign && info.python_kernel) foreign = Reason::python_kernel;
+  if (!foreign && op.python_kernel) foreign = Reason::python_kernel;
+  const Place place = place_;
   if (recorder_) {
-    show_recorder(info, stack, place, foreign);
+    show_recorder(op, stack, place, foreign);
   } else {
-    dispatch(info, stack, place, foreign);
+    dispatch(op, stack, place, foreign);
   }
-  asked.set_node(cursor_);
 }
 
 void Session::dispatch(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
@@ -164,29 +180,33 @@ std::optional<Reason> Session::collect_operands(const OpInfo& op, at::ArrayRef<c
   operands_.clear();
   std::optional<Reason> foreign;
   each_tensor(op, args, [&](const at::Tensor& tensor, int argument) {
-    OperandView view;
-    view.argument = argument;
-    view.is_written = op.args[argument].is_written;
-    if (tensor.defined()) {
-      view.tensor = &tensor;
-      if (auto reason = why_foreign(tensor)) {
-        foreign = reason;
-      }
-      if (tensor.has_storage()) {
-        view.storage = tensor.storage().unsafeGetStorageImpl();
-        view.link = link_of(view.storage);
-      }
-    }
-    operands_.push_back(view);
+    if (const auto reason = collect_operand(tensor, argument, op.args[argument].is_written)) foreign = reason;
   });
   return foreign;
 }
 
-void Session::build_words(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
+std::optional<Reason> Session::collect_operand(const at::Tensor& tensor, int argument, bool is_written) {
+  auto& view = operands_.emplace_back();
+  view.argument = argument;
+  view.is_written = is_written;
+  if (!tensor.defined()) return std::nullopt;
+  view.tensor = &tensor;
+  if (tensor.has_storage()) {
+    view.storage = tensor.storage().unsafeGetStorageImpl();
+    view.link = link_of(view.storage);
+  }
+  return why_foreign(tensor);
+}
+
+void Session::begin_words() {
   words_.clear();
   const bool counts_versions = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
   words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) | (counts_versions ? 256 : 0) |
                    (c10::GradMode::is_enabled() ? 512 : 0));
+}
+
+void Session::build_words(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
+  begin_words();
   size_t next = 0;
   auto append_tensor = [&] {
     const auto& view = operands_[next++];
@@ -247,18 +267,20 @@ std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
 
 // ---- running on the leading thread
 
+Session::NativeRun::NativeRun(Session& session, const OpInfo& op, bool in_graph)
+    : ticks_(in_graph && session.phase_ != Phase::kTracing ? session.cursor_->counts.native_ticks
+                                                           : session.cursor_->counts.eager_ticks),
+      span_(dynamic::SpanKind::kNative, session.cursor_),
+      allocations_(session.cursor_),
+      native_(session) {
+  session.may_have_workers_ |= op.kind == OpKind::kHost || op.kind == OpKind::kEager || op.kind == OpKind::kCompute;
+}
+
+Session::NativeRun::~NativeRun() { ticks_ += static_cast<double>(kernel_.elapsed()); }
+
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {
-  may_have_workers_ |= op.kind == OpKind::kHost || op.kind == OpKind::kEager || op.kind == OpKind::kCompute;
-  const dynamic::ExcludedScope kernel;
-  const dynamic::SpanScope span(dynamic::SpanKind::kNative, cursor_);
-  const dynamic::AllocationScope allocations(cursor_);
-  {
-    const NativeScope native(*this);
-    op.handle.redispatchBoxed(keys_, stack);  // goes on below the hook: what is above has been done
-  }
-  auto& counts = cursor_->counts;
-  (in_graph && phase_ != Phase::kTracing ? counts.native_ticks : counts.eager_ticks) +=
-      static_cast<double>(kernel.elapsed());
+  const NativeRun run(*this, op, in_graph);
+  op.handle.redispatchBoxed(keys_, stack);  // goes on below the hook: what is above has been done
 }
 
 namespace {
@@ -572,8 +594,10 @@ Operand Session::operand_of(OperandView& view) {
   return operand;
 }
 
-void Session::fill_event(Event& event, const OpInfo& op, at::ArrayRef<c10::IValue> args, graph::Node* node,
-                         const Signature* signature) {
+// In the next place of the channel, which has room.
+Event& Session::open_event(graph::Node* node, const Signature* signature) {
+  wait_for_room();
+  Event& event = runner_.channel().slot_to_fill();
   event.clear();
   event.node = node;
   event.signature = signature;
@@ -582,6 +606,15 @@ void Session::fill_event(Event& event, const OpInfo& op, at::ArrayRef<c10::IValu
   event.is_deterministic = function_->is_deterministic;
   event.float_mode = float_mode_;
   event.grad_mode = c10::GradMode::is_enabled();
+  return event;
+}
+
+void Session::fill_operands(Event& event) {
+  for (auto& view : operands_) event.operands.push_back(operand_of(view));
+  note_same_operands(event);
+}
+
+void Session::fill_event(Event& event, const OpInfo& op, at::ArrayRef<c10::IValue> args) {
   for (size_t a = 0; a < args.size(); ++a) {
     const auto kind = op.args[a].kind;
     if (kind == ArgKind::kTensor) {
@@ -593,8 +626,7 @@ void Session::fill_event(Event& event, const OpInfo& op, at::ArrayRef<c10::IValu
       event.args.push_back(args[a]);
     }
   }
-  for (auto& view : operands_) event.operands.push_back(operand_of(view));
-  note_same_operands(event);
+  fill_operands(event);
 }
 
 // Kernels that ask whether two arguments are the same tensor (attention: one projection or three) take few.
@@ -655,14 +687,18 @@ void return_results(const OpInfo& op, torch::jit::Stack* stack, at::ArrayRef<at:
 }  // namespace
 
 void Session::ask(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, const Signature& signature) {
-  wait_for_room();
-  const auto args = torch::jit::last(*stack, op.args.size());
-  Event& event = runner_.channel().slot_to_fill();
-  fill_event(event, op, args, node, &signature);
+  Event& event = open_event(node, &signature);
+  fill_event(event, op, torch::jit::last(*stack, op.args.size()));
+  return_results(op, stack, push_event(event), signature.list_sizes);
+}
 
-  const uint64_t number = runner_.channel().asked() + 1;
+// From here on the event is the runner's. What it will make is there at once, without data.
+Session::Placeholders Session::push_event(Event& event) {
+  auto& channel = runner_.channel();
+  const Signature& signature = *event.signature;
+  const uint64_t number = channel.asked() + 1;
   c10::SmallVector<c10::intrusive_ptr<c10::StorageImpl>, 4> storages;  // by group
-  c10::SmallVector<at::Tensor, 4> placeholders;
+  Placeholders placeholders;
   for (size_t i = 0; i < signature.outputs.size(); ++i) {
     const auto& layout = signature.outputs[i];
     if (!layout.is_defined()) {
@@ -674,7 +710,7 @@ void Session::ask(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
       event.outputs.push_back(twin);
       Link* link = nullptr;
       storages.push_back(create_pending_storage(layout.storage_bytes, std::move(twin), &link));
-      claim(*link, *node, i);
+      claim(*link, *event.node, i);
       link->written = link->read = number;
       track_unpublished(link);
     }
@@ -683,8 +719,8 @@ void Session::ask(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
   }
   note_event(number);
   bump_versions(signature);
-  runner_.channel().push();
-  return_results(op, stack, placeholders, signature.list_sizes);
+  channel.push();
+  return placeholders;
 }
 
 at::Tensor Session::wrap_result(
@@ -714,13 +750,11 @@ at::Tensor Session::wrap_result(
 }
 
 void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, const Signature* known) {
-  wait_for_room();
-  const auto args = torch::jit::last(*stack, op.args.size());
   std::unique_ptr<Signature> learned;
   if (!known) learned = create_signature(op);
   dynamic::Capture capture;
-  Event& event = runner_.channel().slot_to_fill();
-  fill_event(event, op, args, node, known ? known : learned.get());
+  Event& event = open_event(node, known ? known : learned.get());
+  fill_event(event, op, torch::jit::last(*stack, op.args.size()));
   event.capture = &capture;
   const uint64_t number = runner_.channel().push();
   note_event(number);

@@ -3,6 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "coexec/session.h"
@@ -17,7 +18,7 @@ namespace {
 void drop_link(void* context) {
   auto* link = static_cast<Link*>(context);
   {
-    std::lock_guard lock(links_mutex());
+    std::lock_guard lock(links_lock);
     if (link->session) link->session->forget_locked(link);
   }
   delete link;
@@ -33,16 +34,11 @@ c10::DataPtr linked_pointer(void* data, Link* link) {
 
 }  // namespace
 
-std::recursive_mutex& links_mutex() {
-  static auto* mutex = new std::recursive_mutex;
-  return *mutex;
-}
-
 Link* link_of(const c10::StorageImpl* user) {
   const auto& pointer = user->data_ptr();
   if (pointer.get_deleter() != &drop_link) return nullptr;
   if (auto* link = static_cast<Link*>(pointer.get_context())) return link;
-  std::lock_guard lock(links_mutex());  // another thread publishes it right now
+  std::lock_guard lock(links_lock);  // another thread publishes it right now
   return static_cast<Link*>(pointer.get_context());
 }
 
@@ -56,12 +52,12 @@ bool owns_plain_memory(const c10::StorageImpl* user) {
 
 void arm(c10::StorageImpl* user) {
   if (user->has_materializer()) return;
-  std::lock_guard lock(links_mutex());  // another thread may use the tensor, too
+  std::lock_guard lock(links_lock);  // another thread may use the tensor, too
   if (!user->has_materializer()) user->set_materializer(&materialize);
 }
 
 Link* link_storage(c10::StorageImpl* user) {
-  std::lock_guard lock(links_mutex());
+  std::lock_guard lock(links_lock);
   if (Link* link = link_of(user)) return link;  // another thread was first
   auto twin = dynamic::create_empty_storage(static_cast<int64_t>(user->nbytes()));
   auto& pointer = user->_mutable_data_ptr_no_checks();
@@ -115,7 +111,7 @@ void ReadingScope::note(Exposure exposure) {
 
 void publish(Link* link) {
   if (link->is_published.load(std::memory_order_acquire)) return;
-  std::lock_guard lock(links_mutex());
+  std::lock_guard lock(links_lock);
   if (link->is_published) return;
   auto user = link->user.lock();
   if (!user) return;  // it is dying on another thread

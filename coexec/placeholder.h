@@ -12,9 +12,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
+#include "coexec/spin_lock.h"
 #include "dynamic/vm/event.h"
 #include "dynamic/vm/recycled.h"
 
@@ -77,6 +77,6 @@ class ReadingScope {
 };
 
 // Guards all links: they die on whichever thread drops the last tensor.
-std::recursive_mutex& links_mutex();
+inline constinit RecursiveSpinLock links_lock;
 
 }  // namespace lockstep::coexec

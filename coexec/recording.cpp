@@ -18,8 +18,6 @@ using graph::OpInfo;
 using graph::OpKind;
 using graph::Reason;
 
-namespace {
-
 bool is_same_constant(const c10::IValue& a, const c10::IValue& b) {
   if (a.isInt()) return b.isInt() && a.toInt() == b.toInt();
   if (a.isDouble()) return b.isDouble() && std::bit_cast<int64_t>(a.toDouble()) == std::bit_cast<int64_t>(b.toDouble());
@@ -30,8 +28,6 @@ bool is_same_constant(const c10::IValue& a, const c10::IValue& b) {
   const auto x = a.toListRef(), y = b.toListRef();
   return std::equal(x.begin(), x.end(), y.begin(), y.end(), is_same_constant);
 }
-
-}  // namespace
 
 void Session::fill_outputs(graph::Signature& signature, const torch::jit::Stack& results) {
   const auto fresh = dynamic::fresh_results(*signature.op, results, &signature.list_sizes);
@@ -134,12 +130,16 @@ bool Session::has_source(const OperandView& view, graph::OperandSource& source) 
 
 // A node passed again: numbers and operands that are not what they were before vary.
 void Session::note_variation(graph::Node& node, at::ArrayRef<c10::IValue> args) {
-  using Kind = graph::OperandSource::Kind;
   for (size_t a = 0; a < args.size(); ++a) {
     const auto kind = node.op->args[a].kind;
     if (kind != ArgKind::kConstant && kind != ArgKind::kScalar) continue;
     if (!node.varies[a] && !is_same_constant(node.constants[a], args[a])) node.varies[a] = true;
   }
+  note_operand_variation(node);
+}
+
+void Session::note_operand_variation(graph::Node& node) {
+  using Kind = graph::OperandSource::Kind;
   if (at_once_) return;
   const size_t known = std::min(node.operands.size(), operands_.size());
   for (size_t i = 0; i < known; ++i) {

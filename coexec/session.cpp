@@ -87,6 +87,7 @@ std::vector<Session*> Session::all() {
 // The child goes on eagerly: its session, drained before the fork, is forgotten with its runner.
 void Session::abandon_all() {
   tracer::listen(nullptr);
+  listening_ = nullptr;
   auto& known = sessions();
   for (Session* session : known.all) {
     session->phase_ = Phase::kIdle;
@@ -143,7 +144,12 @@ void Session::begin(Function& function, bool in_place) {
                   (phase_ == Phase::kTracing ? " is recorded" : " runs in lockstep"));
   recorder_ = std::exchange(function.next_recorder, nullptr);
   if (recorder_) recorder_->begin();
-  tracer::listen(this);
+  listen(true);
+}
+
+void Session::listen(bool on) {
+  listening_ = on ? this : nullptr;
+  tracer::listen(listening_);
 }
 
 bool Session::was_prepared() const {
@@ -174,7 +180,7 @@ void Session::end_quietly() {
 
 void Session::end() {
   if (--depth_ > 0) return;
-  tracer::listen(nullptr);
+  listen(false);
   wait_done(runner_.channel().asked(), /*interruptible=*/false);
   publish_all();
   if (auto* exit = function_->graph.exit(); !function_->graph.find_edge(cursor_, exit))
@@ -250,7 +256,7 @@ void Session::on_raw_access(Link* link) {
 void Session::drain_from_other_thread() {
   const uint64_t asked = runner_.channel().asked();
   wait_done(asked, /*interruptible=*/false);
-  std::lock_guard lock(links_mutex());
+  std::lock_guard lock(links_lock);
   std::vector<Link*> ready;
   for (Link* link : unpublished_)
     if (link->written <= asked) ready.push_back(link);
@@ -265,13 +271,13 @@ void Session::forget_locked(Link* link) {
 }
 
 void Session::track_unpublished(Link* link) {
-  std::lock_guard lock(links_mutex());
+  std::lock_guard lock(links_lock);
   link->list_index = unpublished_.size();
   unpublished_.push_back(link);
 }
 
 void Session::publish_all() {
-  std::lock_guard lock(links_mutex());
+  std::lock_guard lock(links_lock);
   for (size_t i = unpublished_.size(); i > 0; --i) publish(unpublished_[i - 1]);
 }
 

@@ -11,6 +11,9 @@
 #include "coexec/host.h"
 #include "coexec/placeholder.h"
 #include "coexec/shared_numbers.h"
+#include "dynamic/vm/memory_log.h"
+#include "dynamic/vm/skeleton_clock.h"
+#include "dynamic/vm/timeline.h"
 #include "tracer/hook.h"
 #include "tracer/location.h"
 
@@ -50,7 +53,7 @@ class Session final : public tracer::OpSink {
   void wait_for(Link& link);            // this storage has its data and no pending write
   void wait_for_readers(Link& link);    // ... and no pending reader
   static void on_raw_access(Link* link);
-  void forget_locked(Link* link);       // links_mutex() held
+  void forget_locked(Link* link);       // links_lock held
   void drain_from_other_thread();
   // While set, nothing stays pending: C++ above the hook reads the memory of what it asks for.
   bool set_synchronous(bool on) { return std::exchange(synchronous_, on); }
@@ -58,6 +61,11 @@ class Session final : public tracer::OpSink {
   void note_foreign_op() { foreign_ops_.fetch_add(1); }
 
   void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
+  // The session of this thread while it co-executes; it takes ops without boxes (unboxed.h). Mostly null elsewhere.
+  static Session* co_executing() {
+    Session* session = listening_;
+    return session && session->phase_ == Phase::kCoExecuting && !session->recorder_ ? session : nullptr;
+  }
 
   GraphRunner& runner() { return runner_; }
   bool is_in_native() const { return native_depth_ > 0; }
@@ -70,6 +78,9 @@ class Session final : public tracer::OpSink {
   static Host& host();
 
  private:
+  template <class Op, class Schema>
+  friend class Unboxed;
+
   struct Place {
     uint64_t key = 0;
     bool unrecorded = false;
@@ -78,9 +89,18 @@ class Session final : public tracer::OpSink {
   };
   Place locate();
   void adopt_ambient_state();
+  void arrive(c10::DispatchKeySet keys);
+  void go_on(const graph::OpInfo& op, torch::jit::Stack* stack);
+  // For an op that came without boxes: the steps that are left, from go_on or from lead_compute.
+  static void box_and_go_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  static void box_and_compute(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void listen(bool on);
+  static inline thread_local Session* listening_ = nullptr;
 
   // ---- looking at the arguments
   std::optional<graph::Reason> collect_operands(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
+  std::optional<graph::Reason> collect_operand(const at::Tensor& tensor, int argument, bool is_written);
+  void begin_words();
   void build_words(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
   const graph::Signature* find_signature(const graph::OpInfo& op, graph::Node* node);
   const graph::Signature* infer_signature(const graph::OpInfo& op, const graph::Node& node,
@@ -95,6 +115,7 @@ class Session final : public tracer::OpSink {
   void note_sources(graph::Node& node);
   graph::OperandSource source_of(const OperandView& view) const;
   void note_variation(graph::Node& node, at::ArrayRef<c10::IValue> args);
+  void note_operand_variation(graph::Node& node);
   bool is_of_this_call(const OperandView& view) const;
   bool has_source(const OperandView& view, graph::OperandSource& source) const;
   const std::string& origin_of(const OperandView& view) const;
@@ -119,12 +140,17 @@ class Session final : public tracer::OpSink {
   bool resolve_masks(const graph::OpInfo& op, torch::jit::Stack* stack);
   bool can_run_on_host(const graph::OpInfo& op, const graph::Signature& signature);
   bool must_wait(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
+  bool meets_outside() const;
+  bool may_fail_by_value(const graph::OpInfo& op) const;
   void ask(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
            const graph::Signature& signature);
   void ask_and_wait(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
                     const graph::Signature* known);
-  void fill_event(dynamic::Event& event, const graph::OpInfo& op, at::ArrayRef<c10::IValue> args,
-                  graph::Node* node, const graph::Signature* signature);
+  dynamic::Event& open_event(graph::Node* node, const graph::Signature* signature);
+  void fill_operands(dynamic::Event& event);
+  void fill_event(dynamic::Event& event, const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
+  using Placeholders = c10::SmallVector<at::Tensor, 4>;
+  Placeholders push_event(dynamic::Event& event);
   void run_at_once(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node);
   dynamic::Operand operand_of(OperandView& view);
   void note_same_operands(dynamic::Event& event) const;
@@ -176,6 +202,32 @@ class Session final : public tracer::OpSink {
    private:
     std::atomic<int>& depth_;
   };
+  // From entry into the hook to its return, in the timeline.
+  class AskScope {
+   public:
+    explicit AskScope(const Session& session, dynamic::SpanKind kind = dynamic::SpanKind::kAsk)
+        : session_(session), span_(kind) {}
+    ~AskScope() { span_.set_node(session_.cursor_); }
+    AskScope(const AskScope&) = delete;
+
+   private:
+    const Session& session_;
+    dynamic::SpanScope span_;
+  };
+  // One op runs on this thread, in the middle of the hook.
+  class NativeRun {
+   public:
+    NativeRun(Session& session, const graph::OpInfo& op, bool in_graph);
+    ~NativeRun();
+    NativeRun(const NativeRun&) = delete;
+
+   private:
+    double& ticks_;
+    const dynamic::ExcludedScope kernel_;
+    const dynamic::SpanScope span_;
+    const dynamic::AllocationScope allocations_;
+    const NativeScope native_;
+  };
   Function* function_ = nullptr;
   std::shared_ptr<Function> kept_;  // the same: a session may lose its last reference while it is open
   graph::Node* cursor_ = nullptr;
@@ -207,8 +259,12 @@ class Session final : public tracer::OpSink {
   graph::SignatureWords words_;
   uint64_t hash_ = 0;
   c10::DispatchKeySet keys_;  // of the op at the hook: where it goes on
+  Place place_;               // and where it stands
   std::vector<Link*> unpublished_;
 };
+
+// Whether two constants of a node are the same, bit for bit.
+bool is_same_constant(const c10::IValue& a, const c10::IValue& b);
 
 // Why a tensor cannot take part: nothing for a plain dense CPU tensor.
 std::optional<graph::Reason> why_foreign(const at::Tensor& tensor);

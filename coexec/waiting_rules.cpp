@@ -93,8 +93,8 @@ bool Session::resolve_masks(const OpInfo& op, torch::jit::Stack* stack) {
   return true;
 }
 
-// Doors: exposed storages, errors by value. What decides about an error is waited for here, to be looked at.
-bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
+// A door: what somebody outside may look at or change meanwhile, and kernels that check overlap by address.
+bool Session::meets_outside() const {
   const OperandView* written = nullptr;
   for (const auto& view : operands_) {
     if (!view.storage) continue;
@@ -102,13 +102,25 @@ bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
       if (!view.tensor->unsafeGetTensorImpl()->is_wrapped_number()) return true;
     if (view.is_written) written = &view;
   }
-  if (written)  // kernels check overlap by address
-    for (const auto& view : operands_)
-      if (&view != written && view.storage == written->storage) return true;
+  return written && std::any_of(operands_.begin(), operands_.end(), [written](const OperandView& view) {
+           return &view != written && view.storage == written->storage;
+         });
+}
+
+bool Session::may_fail_by_value(const OpInfo& op) const {
   if (op.value_check == graph::ValueCheck::kNone || !function_->waits_for_errors) return false;
-  for (const auto& view : operands_) {
+  if (op.value_check != graph::ValueCheck::kIntegerOnly) return true;
+  return std::none_of(operands_.begin(), operands_.end(), [](const OperandView& view) {
+    return view.tensor && (view.tensor->is_floating_point() || view.tensor->is_complex());
+  });
+}
+
+// What decides about an error is waited for here, to be looked at.
+bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
+  if (meets_outside()) return true;
+  if (!may_fail_by_value(op)) return false;
+  for (const auto& view : operands_)
     if (view.link && is_deciding(op, *view.tensor)) wait_for(*view.link);
-  }
   return !values_in_range(op, args);
 }
 

@@ -134,11 +134,11 @@ void append_constant(SignatureWords& words, const c10::IValue& value) {
     words.push_back(std::bit_cast<int64_t>(value.toComplexDouble().imag()));
   } else if (value.isList()) {
     const auto list = value.toListRef();
-    words.push_back(static_cast<int64_t>(list.size()) << 8 | 9);
+    words.push_back(list_word(list.size()));
     for (const auto& item : list) append_constant(words, item);
   } else if (value.isIntList()) {
     const auto list = value.toIntVector();
-    words.push_back(static_cast<int64_t>(list.size()) << 8 | 9);
+    words.push_back(list_word(list.size()));
     words.insert(words.end(), list.begin(), list.end());
   } else if (value.isString()) {
     words.push_back(static_cast<int64_t>(std::hash<std::string>()(value.toStringRef())));

@@ -46,6 +46,7 @@ using SignatureWords = std::vector<int64_t>;
 void append_layout(SignatureWords& words, const at::Tensor& tensor);
 // The value of a constant argument. A scalar without its value counts by kind alone.
 void append_constant(SignatureWords& words, const c10::IValue& value);
+inline int64_t list_word(size_t size) { return static_cast<int64_t>(size) << 8 | 9; }  // before the items of a list
 void append_scalar(SignatureWords& words, const c10::IValue& value, bool with_value);
 uint64_t hash_words(const SignatureWords& words);
 

@@ -12,7 +12,9 @@ namespace {
 thread_local OpSink* t_sink = nullptr;
 std::atomic<OpSink*> foreign_sink{nullptr};
 
-void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+}  // namespace
+
+void hand_over(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   OpSink* sink = t_sink;
   if (!sink) sink = foreign_sink.load(std::memory_order_acquire);
   if (sink) return sink->on_op(op, keys, stack);
@@ -20,9 +22,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   op.redispatchBoxed(keys.remove(kHookKey), stack);  // what is above the hook has been done
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(_, Fake, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(_, Fake, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&hand_over>()); }
 
 void listen(OpSink* sink) {
   t_sink = sink;

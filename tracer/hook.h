@@ -24,4 +24,7 @@ OpSink* listener();
 void set_foreign_listener(OpSink* sink);
 void enable_foreign(bool on);  // this thread, as a foreign one
 
+// What the hook does with an op whose arguments are boxed: hands it to whoever listens, else lets it pass.
+void hand_over(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
 }  // namespace lockstep::tracer
