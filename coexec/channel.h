@@ -9,6 +9,8 @@
 #include <mutex>
 #include <vector>
 
+#include "dynamic/vm/cache_line.h"
+
 namespace lockstep::coexec {
 
 template <class Event>
@@ -18,7 +20,11 @@ class Channel {
 
   // ---- the leading side
   Event& slot_to_fill() { return ring_[asked_ & (ring_.size() - 1)]; }
-  bool is_full() const { return asked_ - done_.load(std::memory_order_acquire) >= ring_.size(); }
+  bool is_full() {  // looks at the other side's count only where the one that was seen last is not enough
+    if (asked_ - seen_done_ < ring_.size()) return false;
+    seen_done_ = done_.load(std::memory_order_acquire);
+    return asked_ - seen_done_ >= ring_.size();
+  }
   uint64_t push() {
     ++asked_;
     head_.store(asked_, std::memory_order_seq_cst);
@@ -89,14 +95,16 @@ class Channel {
   }
 
  private:
+  // What one side writes at every event shares no cache line with what the other side reads at every event.
   std::vector<Event> ring_;
-  uint64_t asked_ = 0;  // the leading thread's own count
-  alignas(64) std::atomic<uint64_t> head_{0};
-  alignas(64) std::atomic<uint64_t> done_{0};
-  std::atomic<uint64_t> awaited_{~0ull};
+  alignas(dynamic::kCacheLine) uint64_t asked_ = 0;  // the leading thread's own count
+  uint64_t seen_done_ = 0;             // and what it has seen of the other's
+  alignas(dynamic::kCacheLine) std::atomic<uint64_t> head_{0};
+  alignas(dynamic::kCacheLine) std::atomic<uint64_t> done_{0};
+  alignas(dynamic::kCacheLine) std::atomic<uint64_t> awaited_{~0ull};
   std::atomic<bool> consumer_sleeps_{false};
   std::atomic<bool> unattended_{false};
-  std::mutex mutex_;
+  alignas(dynamic::kCacheLine) std::mutex mutex_;
   std::condition_variable progress_, work_;
   bool stopped_ = false;
 };

@@ -194,6 +194,7 @@ std::optional<Reason> Session::collect_operand(const at::Tensor& tensor, int arg
   if (tensor.has_storage()) {
     view.storage = tensor.storage().unsafeGetStorageImpl();
     view.link = link_of(view.storage);
+    if (view.link && !at_once_) dynamic::prefetch_to_write(view.link->twin.get());  // its count of references
   }
   return why_foreign(tensor);
 }
@@ -720,6 +721,7 @@ Session::Placeholders Session::push_event(Event& event) {
   note_event(number);
   bump_versions(signature);
   channel.push();
+  dynamic::prefetch_to_write(channel.slot_to_fill());
   return placeholders;
 }
 

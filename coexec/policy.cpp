@@ -14,7 +14,8 @@ constexpr int kMaxWarmCalls = 40;  // a function that is recorded now and then i
 constexpr int kMaxPassedOver = 12; // untypical calls of a measurement; a function that knows no others is measured by them
 // There and back: what the machine does meanwhile, getting warm or being lent to others, meets all ways alike; and so do
 // calls that differ in work by turns of two or three.
-constexpr Way kRounds[] = {Way::kBehind, Way::kInPlace, Way::kEager, Way::kEager, Way::kInPlace, Way::kBehind};
+constexpr Way kRounds[] = {Way::kBehind, Way::kYielding, Way::kInPlace,  Way::kEager,
+                           Way::kEager,  Way::kInPlace,  Way::kYielding, Way::kBehind};
 constexpr int kSamples = 3;        // a round
 constexpr int kSkipped = 2;        // calls after a change of the way: workers and caches change hands
 constexpr int kMinPasses = 2;      // through the rounds: one may meet a machine that is busy with other things
@@ -76,7 +77,7 @@ std::vector<double> ratios(const Samples& samples, const Samples& base) {
 }  // namespace
 
 const char* way_name(Way way) {
-  static const char* const names[] = {"behind", "inplace", "eager"};
+  static const char* const names[] = {"behind", "inplace", "eager", "yielding"};
   return names[static_cast<int>(way)];
 }
 
@@ -124,7 +125,8 @@ void Policy::drop_slow_ways() {
 // Whether co-execution pays is known; which form of it is fastest is not worth more measuring.
 bool Policy::is_clear() const {
   const auto is_dropped = [this](Way way) { return is_dropped_[static_cast<int>(way)]; };
-  return is_dropped(Way::kEager) || (is_dropped(Way::kBehind) && is_dropped(Way::kInPlace));
+  return is_dropped(Way::kEager) ||
+         (is_dropped(Way::kBehind) && is_dropped(Way::kYielding) && is_dropped(Way::kInPlace));
 }
 
 void Policy::next_round() {
@@ -145,8 +147,11 @@ void Policy::decide() {
   const double seconds_of_base = estimate(base).mean;
   for (int i = 0; i < kWayCount; ++i) figures_.seconds[i] = seconds_of_base * median(ratios(samples_[i], base));
   const auto seconds = [this](Way way) { return figures_.seconds[static_cast<int>(way)]; };
-  if (!figures_.is_settled)
-    figures_.way = seconds(Way::kInPlace) < seconds(Way::kBehind) ? Way::kInPlace : Way::kBehind;
+  if (!figures_.is_settled) {
+    figures_.way = Way::kBehind;
+    for (const Way way : {Way::kInPlace, Way::kYielding})
+      if (seconds(way) < seconds(figures_.way)) figures_.way = way;
+  }
   const auto fastest = std::min_element(figures_.seconds.begin(), figures_.seconds.end());
   if (*fastest < kAdvantage * seconds(figures_.way)) figures_.way = static_cast<Way>(fastest - figures_.seconds.begin());
   figures_.measurements++;

@@ -1,5 +1,5 @@
-// when="auto": measures calls all three ways (executed behind the leading thread, in place by it, or eagerly) now and
-// then and keeps the fastest. Knows no clock: times are handed in.
+// when="auto": measures calls all ways (executed behind the leading thread, with workers that wait awake or asleep, in
+// place by it, or eagerly) now and then and keeps the fastest. Knows no clock: times are handed in.
 #pragma once
 
 #include <array>
@@ -8,8 +8,13 @@
 
 namespace lockstep::coexec {
 
-enum class Way : uint8_t { kBehind, kInPlace, kEager };
-constexpr int kWayCount = 3;
+enum class Way : uint8_t {
+  kBehind,    // the workers of the runner's kernels stay awake between parallel loops, as in eager
+  kInPlace,
+  kEager,
+  kYielding,  // behind, and the workers sleep as soon as they have nothing to do: the core is Python's meanwhile
+};
+constexpr int kWayCount = 4;
 const char* way_name(Way way);
 
 class Policy {

@@ -67,6 +67,7 @@ Session& Session::of_this_thread() {
     if (!known.free.empty()) {
       t_session.session = known.free.back();
       known.free.pop_back();
+      t_session.session->has_workers_ = false;  // they were another thread's
     } else {
       t_session.session = new Session(*the_host);
       known.all.push_back(t_session.session);
@@ -104,12 +105,13 @@ Session::Session(Host& host) : host_(host), counter_(host.create_program_counter
 
 // ---- calls
 
-void Session::begin(Function& function, bool in_place) {
+void Session::begin(Function& function, Way way) {
   if (depth_++ > 0) return;
   call_begin_ = __rdtsc();
-  in_place_ = in_place;
-  runner_.set_in_place(in_place);
-  at_once_ = in_place && function.is_strict && !function.next_recorder &&
+  yields_ = way == Way::kYielding;
+  in_place_ = way == Way::kInPlace;
+  runner_.set_in_place(in_place_);
+  at_once_ = in_place_ && function.is_strict && !function.next_recorder &&
              !dynamic::skip_kernels.load(std::memory_order_relaxed);
   function_ = &function;
   kept_ = function.weak_from_this().lock();
@@ -159,16 +161,26 @@ bool Session::was_prepared() const {
 // Kernels run on one thread from now on, and only that one has workers.
 void Session::hand_over_cores() {
   if (in_place_) return runner_.rest();
-  may_have_workers_ = true;  // from what ran here before
-  give_up_workers();
+  if (yields_) {
+    keep_workers();
+  } else {
+    may_have_workers_ = true;  // from what ran here before
+    give_up_workers();
+  }
   runner_.start();
+}
+
+// As long as this thread has workers, too, the runner's yield their core (dynamic/vm/thread_team.h).
+void Session::keep_workers() {
+  if (!has_workers_) dynamic::make_thread_team();
+  has_workers_ = true;
 }
 
 // Before the graph runner goes on: a kernel that ran here meanwhile may have made a team again.
 void Session::give_up_workers() {
-  if (!may_have_workers_ || in_place_) return;
+  if (!may_have_workers_ || in_place_ || yields_) return;
   dynamic::release_thread_team();
-  may_have_workers_ = false;
+  may_have_workers_ = has_workers_ = false;
 }
 
 void Session::end_quietly() {

@@ -39,7 +39,7 @@ class Session final : public tracer::OpSink {
   explicit Session(Host& host);
 
   // ---- calls
-  void begin(Function& function, bool in_place = false);
+  void begin(Function& function, Way way = Way::kBehind);
   void end();            // at rest afterwards; throws the failure of an op that nobody waited for
   void end_quietly();    // after an exception of the user's
   bool was_recorded() const { return traced_in_this_call_; }  // some of the last call
@@ -177,6 +177,7 @@ class Session final : public tracer::OpSink {
   // ---- waiting
   void hand_over_cores();
   void give_up_workers();
+  void keep_workers();
   void consume_until(uint64_t number);
   void wait_done(uint64_t number, bool interruptible);
   void wait_for_room();
@@ -231,10 +232,12 @@ class Session final : public tracer::OpSink {
   Function* function_ = nullptr;
   std::shared_ptr<Function> kept_;  // the same: a session may lose its last reference while it is open
   graph::Node* cursor_ = nullptr;
+  bool yields_ = false;    // the runner's workers sleep between parallel loops
   bool in_place_ = false;  // events are executed by whoever waits, not behind
   bool at_once_ = false;   // in place, and nothing could be gained from looking at several: none ever waits
   std::mutex consumer_mutex_;
   bool synchronous_ = false;
+  bool has_workers_ = false;       // this thread has made some on purpose
   bool may_have_workers_ = false;  // this thread has run kernels since it gave its workers up
   // A recorded call goes on in lockstep after so many known ops in a row. The first call of a function needs more: it may
   // end soon, and changing over costs more than the rest of it gains. A session is a call that goes on.

@@ -5,10 +5,11 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/SmallVector.h>
 
 #include <exception>
-#include <vector>
 
+#include "dynamic/vm/cache_line.h"
 #include "graph/trace_graph.h"
 
 namespace lockstep::dynamic {
@@ -33,13 +34,14 @@ struct Capture {
 // The bits of MXCSR that flush denormals (FTZ and DAZ).
 constexpr unsigned kFloatModeBits = 0x8040;
 
-struct Event {
+// The leading thread fills it, the runner empties it: most in one piece, in lines of its own.
+struct alignas(kCacheLine) Event {
   graph::Node* node = nullptr;
   const graph::Signature* signature = nullptr;
   // Constants and feeds in their places; for tensor lists their length; for tensors None or something else.
-  std::vector<c10::IValue> args;
-  std::vector<Operand> operands;     // in the order of signature->inputs
-  std::vector<StorageRef> outputs;   // twins of signature->outputs, one for each storage group
+  c10::SmallVector<c10::IValue, 6> args;
+  c10::SmallVector<Operand, 4> operands;    // in the order of signature->inputs
+  c10::SmallVector<StorageRef, 2> outputs;  // twins of signature->outputs, one for each storage group
   bool is_strict = true;             // PyTorch's own kernels only
   bool may_be_fused = false;
   bool is_deterministic = false;     // which kernel runs it may not depend on measurements or on what is compiled yet
@@ -56,5 +58,11 @@ struct Event {
     capture = nullptr;
   }
 };
+
+// It will be filled next.
+inline void prefetch_to_write(const Event& event) {
+  const char* begin = reinterpret_cast<const char*>(&event);
+  for (size_t at = 0; at < sizeof event; at += kCacheLine) prefetch_to_write(begin + at);
+}
 
 }  // namespace lockstep::dynamic

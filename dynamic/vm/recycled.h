@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <new>
 
+#include "dynamic/vm/cache_line.h"
+
 namespace lockstep::dynamic {
 
-// Memory of one size, never given back to the system: as much as was ever in use at once.
+// Memory of one size, in cache lines of its own, never given back to the system: as much as was ever in use at once.
 template <size_t kBytes>
 class Recycler {
  public:
@@ -16,9 +18,11 @@ class Recycler {
     auto& mine = here();
     mine.takes_back = true;
     if (!mine.free) mine.free = returned_.exchange(nullptr, std::memory_order_acquire);
-    if (!mine.free) return ::operator new(kSize);
+    if (!mine.free) return ::operator new(kSize, std::align_val_t(kCacheLine));
     Block* block = mine.free;
     mine.free = block->next;
+    for (size_t at = 0; mine.free && at < kSize; at += kCacheLine)  // it comes next, perhaps from the other thread
+      prefetch_to_write(reinterpret_cast<const char*>(mine.free) + at);
     return block;
   }
 
@@ -37,7 +41,7 @@ class Recycler {
   struct Block {
     Block* next;
   };
-  static constexpr size_t kSize = kBytes < sizeof(Block) ? sizeof(Block) : kBytes;
+  static constexpr size_t kSize = (kBytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 
   struct Local {
     Block* free = nullptr;

@@ -1,6 +1,7 @@
 // The OpenMP team of a thread: workers that its kernels share their loops with. libgomp keeps a team for every thread
 // that ever ran a parallel loop, and as soon as all teams together have more threads than there are cores, each loop of
-// each of them ends with a sleep and begins with a wake-up. So only the thread that runs kernels now may have a team.
+// each of them ends with a sleep and begins with a wake-up. So only the thread that runs kernels now may have a team:
+// else its workers would sleep. Where parallel loops are rare and Python wants the core, that is just what helps.
 #pragma once
 
 namespace lockstep::dynamic {
@@ -8,5 +9,7 @@ namespace lockstep::dynamic {
 // Ends the workers of this thread's team, if it has one; the next parallel loop makes a new one. Not inside of a
 // parallel loop. Does nothing where the OpenMP library cannot do it.
 void release_thread_team();
+// Makes the team of this thread, if it has none. Does nothing where kernels run on one thread.
+void make_thread_team();
 
 }  // namespace lockstep::dynamic

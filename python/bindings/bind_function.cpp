@@ -94,7 +94,7 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
     session.runner().rest();
     result = call_eagerly(function, callable, args, kwargs);
   } else {
-    session.begin(function, way == Way::kInPlace);
+    session.begin(function, way);
     result = PyObject_Call(callable, args, kwargs);
     if (!result) {
       end_after_error(session);
@@ -132,7 +132,7 @@ using Settings = std::tuple<bool, std::string, bool, bool, bool>;  // lockstep.k
 void configure(Function& function, const Settings& settings) {
   const auto& [waits_for_errors, runner, is_strict, fuses, is_deterministic] = settings;
   function.waits_for_errors = waits_for_errors;
-  function.forced_way = runner == "inplace" ? Way::kInPlace : Way::kBehind;
+  function.forced_way = runner == "inplace" ? Way::kInPlace : runner == "yielding" ? Way::kYielding : Way::kBehind;
   function.is_strict = is_strict;
   function.fuses = fuses;
   function.is_deterministic = is_deterministic;
@@ -232,7 +232,7 @@ void bind_function(py::module_& m) {
       .def("begin", [](Function& f) {
         if (f.is_busy.exchange(true)) throw py::value_error("this session is entered already");
         f.is_session = true;
-        Session::of_this_thread().begin(f, f.forced_way == Way::kInPlace);
+        Session::of_this_thread().begin(f, f.forced_way);
       })
       .def("end", [](Function& f, bool quietly) {
         Session& session = Session::of_this_thread();

@@ -59,8 +59,9 @@ KNOBS: dict[str, Knob] = {
         "behind",
         "where kernels run when co-execution is forced: "
         "behind, on a thread that trails the leading one; "
-        "inplace, on the leading thread whenever it waits (auto measures both)",
-        ("behind", "inplace"),
+        "yielding, the same, and its workers sleep between parallel loops; "
+        "inplace, on the leading thread whenever it waits (auto measures all)",
+        ("behind", "yielding", "inplace"),
     ),
     "errors": Knob(
         "exact",

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <iterator>
+#include <thread>
 
 #include "coexec/session.h"
 #include "tests/support/test_host.h"
@@ -54,6 +55,31 @@ TEST(ThreadTeam, AKernelOnTheLeadingThreadLeavesNoWorkersBehind) {
       EXPECT_TRUE(becomes(with_runner)) << thread_count();
     }
     call.end();
+  }
+  at::set_num_threads(1);
+}
+
+// With workers of two threads on two cores, libgomp lets those sleep that have nothing to do.
+TEST(ThreadTeam, AYieldingCallKeepsTheWorkersOfBothThreads) {
+  support::session();
+  at::set_num_threads(2);
+  Function function;
+  const auto x = at::randn({1 << 20});
+  const auto threads_of_call = [&](Way way) {
+    Call call(function, way);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until those are gone that were told to end
+    at_line(1);
+    x.add(1).sum().item<float>();  // the graph runner has its workers
+    const int threads = thread_count();
+    call.end();
+    return threads;
+  };
+  for (int i = 0; i < 2; ++i) threads_of_call(Way::kBehind);
+  for (int i = 0; i < 3; ++i) {
+    const int behind = threads_of_call(Way::kBehind);
+    EXPECT_EQ(threads_of_call(Way::kYielding), behind + 1);
+    EXPECT_EQ(threads_of_call(Way::kYielding), behind + 1);
+    EXPECT_EQ(threads_of_call(Way::kBehind), behind);
   }
   at::set_num_threads(1);
 }

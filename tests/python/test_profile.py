@@ -42,14 +42,14 @@ def count(p, *kinds):
     return sum(span.kind in kinds for span in p.spans)
 
 
-@pytest.mark.parametrize("runner", ["behind", "inplace"])
+@pytest.mark.parametrize("runner", ["behind", "yielding", "inplace"])
 def test_every_op_is_asked_and_runs_once(runner):
     p, ops = profile_of(make_step(when="always", runner=runner))
     assert count(p, "ask", "fetch") == ops and p.dropped == 0
     assert count(p, "kernel", "native", "member") == ops
     assert count(p, "call") == 3 and count(p, "fetch") == 15  # item, and Adam's four steps
     kernels = {span.thread for span in p.spans if span.kind == "kernel"}
-    assert kernels <= ({"lockstep-runner"} if runner == "behind" else {"leading thread"})
+    assert kernels <= ({"lockstep-runner"} if runner != "inplace" else {"leading thread"})
     assert {span.thread for span in p.spans if span.kind == "ask"} == {"leading thread"}
 
 

@@ -58,7 +58,9 @@ coexec::Session& session();
 // One call: begins in the constructor, ends in `end` (which throws what nobody waited for) or quietly in the destructor.
 class Call {
  public:
-  explicit Call(coexec::Function& function, bool in_place = false) { session().begin(function, in_place); }
+  explicit Call(coexec::Function& function, coexec::Way way = coexec::Way::kBehind) { session().begin(function, way); }
+  Call(coexec::Function& function, bool in_place)
+      : Call(function, in_place ? coexec::Way::kInPlace : coexec::Way::kBehind) {}
   ~Call() {
     if (!ended_) session().end_quietly();
   }
