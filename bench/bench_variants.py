@@ -46,6 +46,18 @@ OPTIONAL = {"tcmalloc": ("eager_tcmalloc",), "compile": ("compile_step", "compil
 OWN_PROCESS = ("eager_tcmalloc", "compile_step", "compile_model")
 
 
+def balanced_order(names, index):
+    """A row of a Williams square: in as many rows as there are names, or twice as many, each name
+    is followed by each other one equally often, and stands in each place equally often.
+    """
+    count = len(names)
+    row = [0]
+    for step in range(1, count):
+        row.append((row[-1] + (step if step % 2 else -step)) % count)
+    order = [names[(place + index) % count] for place in row]
+    return order[::-1] if count % 2 and index // count % 2 else order
+
+
 def find_tcmalloc():
     """Path of a tcmalloc library, or None."""
     found = glob.glob("/usr/lib/*/libtcmalloc*.so.*") + glob.glob("/usr/lib/libtcmalloc*.so.*")

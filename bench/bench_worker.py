@@ -13,7 +13,7 @@ import sys
 import time
 
 from bench_programs import load, make
-from bench_variants import VARIANTS
+from bench_variants import VARIANTS, balanced_order
 
 from samples.common.compare import differences
 from samples.common.driver import Copy
@@ -70,18 +70,6 @@ def measure_times(task):
         answer[name] |= figures_of(name, copy)
         answer[name]["differences"] = differences(reference, copy.state())[:5]
     return {"steps_a_run": steps, "variants": answer}
-
-
-def balanced_order(names, index):
-    """A row of a Williams square: in as many rows as there are names, or twice as many, each name
-    is followed by each other one equally often, and stands in each place equally often.
-    """
-    count = len(names)
-    row = [0]
-    for step in range(1, count):
-        row.append((row[-1] + (step if step % 2 else -step)) % count)
-    order = [names[(place + index) % count] for place in row]
-    return order[::-1] if count % 2 and index // count % 2 else order
 
 
 def steps_of_a_run(task, copy):

@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from bench_report import markdown  # noqa: E402
-from bench_variants import OPTIONAL, OWN_PROCESS, USUAL, environment  # noqa: E402
+from bench_variants import OPTIONAL, OWN_PROCESS, USUAL, balanced_order, environment  # noqa: E402
 
 NAMES = (
     "bert_qa bert_cls gpt2 music_transformer resnet50 dcgan dropblock sdpoint wgan_gp yolov3 "
@@ -148,10 +148,9 @@ def measure_alone(arguments, program, variants):
         except (RuntimeError, FileNotFoundError) as error:
             answer[variant] = {"error": str(error)}
     steps = min((process.steps for process in processes.values()), default=0)
-    order, runs = list(processes), {variant: [] for variant in processes}
-    for _ in range(arguments.runs):
-        order = order[1:] + order[:1]
-        for variant in order:
+    runs = {variant: [] for variant in processes}
+    for index in range(arguments.runs):
+        for variant in balanced_order(list(processes), index):
             processes[variant].run(2)  # wakes its threads and fills the caches
             runs[variant].append(processes[variant].run(steps))
     for variant, process in processes.items():
