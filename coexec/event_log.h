@@ -16,7 +16,7 @@ namespace lockstep::coexec {
   X(diverge, "Python took a way that the graph lacks")                          \
   X(fallback, "an op ran eagerly, for a reason other than recording")           \
   X(wait, "Python waited for a value")                                          \
-  X(auto, "when=\"auto\" has measured both ways and decided")
+  X(auto, "a way to run was chosen, and on what figures")
 
 enum class LogKind : uint8_t {
 #define X(name, sentence) k_##name,

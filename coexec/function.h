@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "coexec/policy.h"
+#include "coexec/worker_habit.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "graph/reasons.h"
 #include "graph/trace_graph.h"
@@ -46,6 +47,8 @@ struct Function : std::enable_shared_from_this<Function> {
   bool is_session = false;       // one call that goes on, not one of many
   bool is_auto = false;
   Way forced_way = Way::kBehind; // where it is not auto
+  bool adapts_workers = false;   // and where workers sleep or not by how long Python waits
+  WorkerHabit worker_habit;
   bool is_strict = true;         // PyTorch's own kernels only
   bool fuses = false;            // chains of pointwise ops become one kernel
   bool is_deterministic = false; // which kernels run depends on nothing but the program
@@ -56,6 +59,7 @@ struct Function : std::enable_shared_from_this<Function> {
   uint64_t clock = 0;            // events asked for
 
   Function();
+  Way unmeasured_way() const { return adapts_workers && worker_habit.sleeps() ? Way::kYielding : forced_way; }
 };
 
 }  // namespace lockstep::coexec

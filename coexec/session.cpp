@@ -27,6 +27,7 @@ constexpr size_t kInPlaceWindow = 32;        // events that the leader leaves to
 constexpr size_t kMaxSignatures = 1 << 18;   // remembered by the process
 constexpr auto kWake = std::chrono::microseconds(20000);  // how often a wait looks for signals
 constexpr int kSpins = 400;
+constexpr uint64_t kEventsOfALook = 1 << 12;  // in a call that goes on: so often it is looked at how long Python waits
 
 std::atomic<uint32_t> next_serial{1};
 std::atomic<uint64_t> next_call{1};
@@ -167,6 +168,7 @@ void Session::hand_over_cores() {
     may_have_workers_ = true;  // from what ran here before
     give_up_workers();
   }
+  begin_stretch();
   runner_.start();
 }
 
@@ -183,6 +185,32 @@ void Session::give_up_workers() {
   may_have_workers_ = has_workers_ = false;
 }
 
+void Session::begin_stretch() {
+  if (function_->adapts_workers)
+    stretch_ = {now_seconds(), function_->counters.wait_seconds, runner_.channel().asked(),
+                dynamic::preparation_count.load(std::memory_order_relaxed)};
+}
+
+// At the end of a call, and now and then in a long one.
+void Session::adapt_workers() {
+  if (!function_->adapts_workers || in_place_ || phase_ != Phase::kCoExecuting) return;
+  auto& habit = function_->worker_habit;
+  const Stretch ended = stretch_;
+  begin_stretch();
+  const bool is_typical = ended.preparations_before == stretch_.preparations_before;
+  if (!is_typical || !habit.note(stretch_.begin - ended.begin, stretch_.waited_before - ended.waited_before,
+                                 stretch_.asked_before - ended.asked_before))
+    return;
+  yields_ = habit.sleeps();
+  hand_over_cores();
+  if (!habit.is_trying() && is_logged(LogKind::k_auto)) {
+    char text[160];
+    std::snprintf(text, sizeof text, "workers %s between parallel loops: sleeping gives %.2f times as many ops",
+                  yields_ ? "sleep" : "stay awake", habit.gain());
+    write_log(LogKind::k_auto, function_->name, text);
+  }
+}
+
 void Session::end_quietly() {
   try {
     end();
@@ -194,6 +222,7 @@ void Session::end() {
   if (--depth_ > 0) return;
   listen(false);
   wait_done(runner_.channel().asked(), /*interruptible=*/false);
+  adapt_workers();
   publish_all();
   if (auto* exit = function_->graph.exit(); !function_->graph.find_edge(cursor_, exit))
     function_->graph.add_edge(cursor_, exit);
@@ -364,6 +393,7 @@ void Session::log_wait(double seconds) {
 void Session::wait_for_room() {
   give_up_workers();
   auto& channel = runner_.channel();
+  if (channel.asked() % kEventsOfALook == 0) adapt_workers();
   if (in_place_) {
     if (channel.asked() - channel.done() >= kInPlaceWindow) wait_done(channel.asked(), /*interruptible=*/false);
   } else if (channel.is_full()) {

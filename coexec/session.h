@@ -178,6 +178,8 @@ class Session final : public tracer::OpSink {
   void hand_over_cores();
   void give_up_workers();
   void keep_workers();
+  void begin_stretch();
+  void adapt_workers();
   void consume_until(uint64_t number);
   void wait_done(uint64_t number, bool interruptible);
   void wait_for_room();
@@ -233,6 +235,11 @@ class Session final : public tracer::OpSink {
   std::shared_ptr<Function> kept_;  // the same: a session may lose its last reference while it is open
   graph::Node* cursor_ = nullptr;
   bool yields_ = false;    // the runner's workers sleep between parallel loops
+  struct Stretch {  // of Python in lockstep, of which WorkerHabit hears
+    double begin = 0, waited_before = 0;
+    uint64_t asked_before = 0, preparations_before = 0;
+  };
+  Stretch stretch_;
   bool in_place_ = false;  // events are executed by whoever waits, not behind
   bool at_once_ = false;   // in place, and nothing could be gained from looking at several: none ever waits
   std::mutex consumer_mutex_;

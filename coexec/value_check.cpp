@@ -92,17 +92,8 @@ bool is_deciding(const graph::OpInfo& op, const at::Tensor& operand) {
 bool values_in_range(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args) {
   switch (op.value_check) {
     case graph::ValueCheck::kNone: return true;
-    case graph::ValueCheck::kAlways: return false;
-    case graph::ValueCheck::kIntegerOnly:
-      for (const auto& arg : args) {
-        if (arg.isTensor() && arg.toTensor().defined() &&
-            (arg.toTensor().is_floating_point() || arg.toTensor().is_complex()))
-          return true;
-        if (arg.isTensorList())
-          for (const auto& item : arg.toListRef())
-            if (item.toTensor().is_floating_point()) return true;
-      }
-      return false;
+    case graph::ValueCheck::kAlways:
+    case graph::ValueCheck::kIntegerOnly: return false;
     case graph::ValueCheck::kIndex: return indices_in_range(op.base, args);
     case graph::ValueCheck::kClassLabel: return labels_in_range(op.base, args);
     case graph::ValueCheck::kProbability: return probabilities_in_range(args);

@@ -87,7 +87,7 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
     return PyObject_Call(callable, args, kwargs);
   }
   const bool is_measured = function.is_auto && !function.next_recorder;
-  const Way way = is_measured ? function.policy.choose() : function.forced_way;
+  const Way way = is_measured ? function.policy.choose() : function.unmeasured_way();
   const double begin = now_seconds();
   PyObject* result = nullptr;
   if (way == Way::kEager) {
@@ -133,6 +133,7 @@ void configure(Function& function, const Settings& settings) {
   const auto& [waits_for_errors, runner, is_strict, fuses, is_deterministic] = settings;
   function.waits_for_errors = waits_for_errors;
   function.forced_way = runner == "inplace" ? Way::kInPlace : runner == "yielding" ? Way::kYielding : Way::kBehind;
+  function.adapts_workers = runner == "auto";
   function.is_strict = is_strict;
   function.fuses = fuses;
   function.is_deterministic = is_deterministic;
@@ -150,6 +151,7 @@ bool prepare(const py::object& self, Callable& callable, const py::args& args, c
   }
   configure(core, settings);
   core.is_auto = when == "auto" && !core.is_deterministic;  // what is measured says which kernels run
+  core.adapts_workers &= !core.is_auto;
   if (core.graph.op_node_count() == 0 && !core.is_busy.load()) self.attr("_name_origins")(args, kwargs);
   return true;
 }
@@ -232,7 +234,7 @@ void bind_function(py::module_& m) {
       .def("begin", [](Function& f) {
         if (f.is_busy.exchange(true)) throw py::value_error("this session is entered already");
         f.is_session = true;
-        Session::of_this_thread().begin(f, f.forced_way);
+        Session::of_this_thread().begin(f, f.unmeasured_way());
       })
       .def("end", [](Function& f, bool quietly) {
         Session& session = Session::of_this_thread();
@@ -255,6 +257,7 @@ void bind_function(py::module_& m) {
         f.divergences.clear();
         f.origins.clear();
         f.graph.clear();
+        f.worker_habit = {};
         f.policy = {};  // measures anew: its way_problem stays, and is not looked up again
       });
   m.def("is_active", [] { return Session::active_on_this_thread() != nullptr; });

@@ -158,7 +158,7 @@ void bind_inspection(py::module_& m) {
     const auto figures = f.policy.figures();
     py::dict d;
     d["is_auto"] = f.is_auto;
-    d["way"] = coexec::way_name(f.is_auto ? figures.way : f.forced_way);
+    d["way"] = coexec::way_name(f.is_auto ? figures.way : f.unmeasured_way());
     d["is_settled"] = figures.is_settled;
     for (int way = 0; way < coexec::kWayCount; ++way)
       d[(std::string(coexec::way_name(static_cast<coexec::Way>(way))) + "_seconds").c_str()] = figures.seconds[way];

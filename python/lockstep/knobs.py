@@ -56,12 +56,14 @@ KNOBS: dict[str, Knob] = {
         ("auto", "always", "never"),
     ),
     "runner": Knob(
-        "behind",
+        "auto",
         "where kernels run when co-execution is forced: "
         "behind, on a thread that trails the leading one; "
         "yielding, the same, and its workers sleep between parallel loops; "
-        "inplace, on the leading thread whenever it waits (auto measures all)",
-        ("behind", "yielding", "inplace"),
+        "auto, behind or yielding, by how long Python waits for kernels; "
+        "inplace, on the leading thread whenever it waits "
+        '(`when="auto"` measures all)',
+        ("auto", "behind", "yielding", "inplace"),
     ),
     "errors": Knob(
         "exact",

@@ -84,5 +84,33 @@ TEST(ThreadTeam, AYieldingCallKeepsTheWorkersOfBothThreads) {
   at::set_num_threads(1);
 }
 
+TEST(ThreadTeam, WhereNobodyMeasuresTheHabitDecides) {
+  support::session();
+  at::set_num_threads(2);
+  Function function;
+  function.adapts_workers = true;
+  EXPECT_EQ(function.unmeasured_way(), Way::kBehind);
+  auto& habit = function.worker_habit;
+  do {
+    habit.note(1, 0, habit.sleeps() ? 2 : 1);
+  } while (habit.gain() == 0);
+  EXPECT_EQ(function.unmeasured_way(), Way::kYielding);
+  const auto x = at::randn({1 << 20});
+  const auto threads_of_call = [&] {
+    Call call(function, function.unmeasured_way());
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until those are gone that were told to end
+    at_line(1);
+    x.add(1).sum().item<float>();
+    const int threads = thread_count();
+    call.end();
+    return threads;
+  };
+  for (int i = 0; i < 2; ++i) threads_of_call();
+  const int asleep = threads_of_call();
+  habit = {};
+  EXPECT_EQ(threads_of_call(), asleep - 1);
+  at::set_num_threads(1);
+}
+
 }  // namespace
 }  // namespace lockstep::coexec

@@ -344,7 +344,7 @@ def test_what_cannot_change_a_kernel_or_its_error_waits_for_nothing():
         with torch.autograd.set_detect_anomaly(True):
             loss = torch.nn.functional.binary_cross_entropy_with_logits(x, w.sigmoid())
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = loss + total
+            loss = loss + total % 3
         with torch.enable_grad():
             return loss * 2
 

@@ -293,11 +293,26 @@ def test_all_runners_give_the_same():
         y = (x @ x.t()).tanh()
         return y * y.sum().item()
 
-    for runner in ("behind", "yielding", "inplace"):
+    for runner in lockstep.KNOBS["runner"].choices:
         fast = lockstep.function(step, when="always", runner=runner)
         for i in range(4):
             assert bits(fast(X + i)) == bits(step(X + i))
         assert lockstep.stats(fast)["graph_ops"] == 18
+
+
+def test_workers_sleep_where_python_is_what_a_session_waits_for():
+    session = lockstep.session()
+    x = torch.ones(4)
+    with session:
+        for _ in range(500):
+            y = x
+            for _ in range(10000):
+                y = y * 1.0
+            if lockstep.explain(session).auto["way"] == "yielding":
+                break
+        else:
+            pytest.fail("they stay awake")
+        assert bits(y) == bits(x)
 
 
 # ---- environment

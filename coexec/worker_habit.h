@@ -1,0 +1,46 @@
+// Whether the workers of the runner's kernels stay awake between parallel loops, where no calls are measured (sessions,
+// when="always"). One that is awake holds a core that Python could run on; one that sleeps is woken for each loop. What
+// helps is tried now and then, where Python does not just wait for kernels. Knows no clock: times are handed in.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace lockstep::coexec {
+
+class WorkerHabit {
+ public:
+  bool sleeps() const { return sleeps_; }
+  // Python ran in lockstep for so many seconds, waited so many of them for the runner, and asked for so many events.
+  // Returns whether they are to sleep from now on and did not, or the other way round.
+  bool note(double seconds, double waited, uint64_t events);
+  bool is_trying() const { return is_trying_; }
+  double gain() const { return gain_; }  // events a second of sleeping over awake, in the last trial
+
+ private:
+  // There and back, so that what the machine does meanwhile meets both alike.
+  static constexpr std::array<bool, 4> kRounds = {false, true, true, false};
+  static constexpr int kPasses = 3;             // of a trial, through the rounds
+  static constexpr double kStretch = 0.05;      // seconds of one round
+  static constexpr double kSettling = 0.03;     // seconds after a change that do not count: threads find their cores
+  static constexpr double kMostWaiting = 0.65;  // share of time; above it kernels are what counts, and loops are frequent
+  static constexpr double kAdvantage = 1.03;    // sleeping must be this much faster
+  static constexpr int kFirstRest = 400, kMaxRest = 12800;  // stretches between two trials
+
+  bool change(bool sleeps);
+  bool go_on_trying(double rate);
+
+  bool sleeps_ = false, is_trying_ = false;
+  double seconds_ = 0, waited_ = 0;  // of the present stretch
+  uint64_t events_ = 0;
+  double settling_ = 0;  // seconds that are left
+  int resting_ = 1;      // stretches that are left
+  int rest_ = kFirstRest;
+  size_t round_ = 0;
+  std::array<double, 4> rates_{};
+  std::array<double, kPasses> gains_{};
+  size_t pass_ = 0;
+  double gain_ = 0;
+};
+
+}  // namespace lockstep::coexec
