@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <span>
+#include <utility>
 
 namespace lockstep::coexec {
 
@@ -16,8 +17,13 @@ constexpr int kMaxPassedOver = 12; // untypical calls of a measurement; a functi
 // calls that differ in work by turns of two or three.
 constexpr Way kRounds[] = {Way::kBehind, Way::kYielding, Way::kInPlace,  Way::kEager,
                            Way::kEager,  Way::kInPlace,  Way::kYielding, Way::kBehind};
-constexpr int kSamples = 3;        // a round
-constexpr int kSkipped = 2;        // calls after a change of the way: workers and caches change hands
+constexpr int kSamples = 3;        // a round; each is a call, or the mean of as many as take some time
+constexpr double kSampleSeconds = 0.004;
+constexpr int kMaxCallsOfASample = 16;
+// Calls after a change of the way that do not count: workers and caches change hands, and the system has to move threads
+// that share a core apart.
+constexpr int kSkipped = 2, kMaxSkipped = 100;
+constexpr double kSettling = 0.03;  // seconds
 constexpr int kMinPasses = 2;      // through the rounds: one may meet a machine that is busy with other things
 constexpr int kMaxPasses = 6;      // until it is clear whether co-execution pays
 constexpr double kHopeless = 1.5;  // times the fastest way: no such thing makes a pass that slow
@@ -95,6 +101,8 @@ void Policy::start(State state) {
   passes_ = 0;
   seen_ = 0;
   skipped_ = kSkipped;
+  settling_ = sum_ = 0;
+  summed_calls_ = 0;
   is_dropped_.fill(false);
   passed_over_ = 0;
   measured_calls_.fill(0);
@@ -139,7 +147,14 @@ void Policy::next_round() {
     if (passes_ == kMaxPasses || is_clear()) return decide();
   } while (is_dropped_[static_cast<int>(kRounds[round_])]);
   seen_ = 0;
+  settling_ = 0;
   skipped_ = kRounds[round_] == last ? 0 : kSkipped;
+}
+
+bool Policy::is_settling(double seconds) {
+  if (skipped_ == 0 || seen_ > kMaxSkipped || (seen_ > skipped_ && settling_ >= kSettling)) return false;
+  settling_ += seconds;
+  return true;
 }
 
 void Policy::decide() {
@@ -182,13 +197,15 @@ void Policy::note(Way way, double seconds, bool is_untypical) {
       return;
     case State::kMeasuring: {
       ++measured_calls_[static_cast<int>(way)];
-      if (seen_ <= skipped_) return;
+      if (is_settling(seconds)) return;
       if (is_untypical && passed_over_ < kMaxPassedOver) {
         ++passed_over_;
         return;
       }
+      sum_ += seconds;
+      if (++summed_calls_ < kMaxCallsOfASample && sum_ < kSampleSeconds) return;
       auto& samples = samples_[static_cast<int>(way)];
-      samples.push_back(seconds);
+      samples.push_back(std::exchange(sum_, 0) / std::exchange(summed_calls_, 0));
       if (samples.size() % kSamples == 0) next_round();
       return;
     }

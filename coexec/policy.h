@@ -12,7 +12,9 @@ enum class Way : uint8_t {
   kBehind,    // the workers of the runner's kernels stay awake between parallel loops, as in eager
   kInPlace,
   kEager,
-  kYielding,  // behind, and the workers sleep as soon as they have nothing to do: the core is Python's meanwhile
+  // Behind, and the workers sleep as soon as they have nothing to do: the core is Python's meanwhile. Where last bits may
+  // differ from eager's, kernels with little to do leave them asleep.
+  kYielding,
 };
 constexpr int kWayCount = 4;
 const char* way_name(Way way);
@@ -39,6 +41,7 @@ class Policy {
   enum class State : uint8_t { kWarmUp, kMeasuring, kSettled };
   void start(State state);
   void next_round();
+  bool is_settling(double seconds);
   Way fastest_measured() const;
   void drop_slow_ways();
   bool is_clear() const;
@@ -51,7 +54,10 @@ class Policy {
   std::array<bool, kWayCount> is_dropped_{};  // clearly slower than another: not measured further
   size_t round_ = 0;        // of the measurement
   int passes_ = 0;          // through all rounds
-  int skipped_ = 0;         // calls at the begin of this round
+  int skipped_ = 0;         // calls at the begin of this round, at least
+  double settling_ = 0;     // seconds of this round so far that do not count
+  double sum_ = 0;          // of the calls that become the next sample
+  int summed_calls_ = 0;
   int seen_ = 0;            // calls in this state, or in this round
   int warm_calls_ = 0;      // typical ones in a row
   int passed_over_ = 0;     // untypical ones of this measurement

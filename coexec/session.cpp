@@ -86,6 +86,16 @@ std::vector<Session*> Session::all() {
   return sessions().all;
 }
 
+// Nothing is pending in the child, and its only thread knows no workers that do not exist there.
+void Session::prepare_fork() {
+  for (Session* session : all())
+    if (session->is_active()) session->drain_from_other_thread();
+  if (Session* session = t_session.session; session && session->has_workers_) {
+    dynamic::release_thread_team();
+    session->has_workers_ = false;
+  }
+}
+
 // The child goes on eagerly: its session, drained before the fork, is forgotten with its runner.
 void Session::abandon_all() {
   tracer::listen(nullptr);

@@ -73,6 +73,7 @@ class Session final : public tracer::OpSink {
   static Session& of_this_thread();
   static Session* active_on_this_thread();
   static std::vector<Session*> all();
+  static void prepare_fork();
   static void abandon_all();  // in a forked child, where the runners' threads do not exist
   static void set_host(Host& host);
   static Host& host();

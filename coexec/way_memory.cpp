@@ -29,7 +29,8 @@ dynamic::Problem way_problem(const Function& function) {
     words.push_back(node->signature ? rough_elements(*node->signature) : 0);
   }
   const auto ops = static_cast<int64_t>(graph::hash_words(words));
-  return {kWays, ops, function.is_strict, function.fuses, function.waits_for_errors, at::get_num_threads()};
+  return {kWays, ops, function.is_strict, function.fuses, function.waits_for_errors, at::get_num_threads(),
+          function.adapts_workers};
 }
 
 std::optional<Way> remembered_way(const dynamic::Problem& problem) {

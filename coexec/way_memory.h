@@ -1,5 +1,5 @@
-// The way that when="auto" chose for a function, remembered for functions like it: in this process, and on disk for later
-// ones. They begin with it, instead of measuring first.
+// The way that when="auto" or WorkerHabit chose for a function, remembered for functions like it: in this process, and on
+// disk for later ones. They begin with it, instead of measuring first.
 #pragma once
 
 #include <optional>

@@ -12,6 +12,13 @@ bool WorkerHabit::change(bool sleeps) {
   return true;
 }
 
+void WorkerHabit::adopt(bool sleeps) {
+  sleeps_ = sleeps;
+  is_trying_ = false;
+  settling_ = kSettling;
+  resting_ = kMaxRest;
+}
+
 bool WorkerHabit::note(double seconds, double waited, uint64_t events) {
   if (settling_ > 0) {
     settling_ -= seconds;
@@ -40,6 +47,7 @@ bool WorkerHabit::go_on_trying(double rate) {
   std::nth_element(gains_.begin(), gains_.begin() + kPasses / 2, gains_.end());
   gain_ = gains_[kPasses / 2];
   is_trying_ = false;
+  ++trials_;
   resting_ = rest_;
   rest_ = std::min(2 * rest_, kMaxRest);
   return change(gain_ > kAdvantage);

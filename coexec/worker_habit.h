@@ -16,6 +16,9 @@ class WorkerHabit {
   bool note(double seconds, double waited, uint64_t events);
   bool is_trying() const { return is_trying_; }
   double gain() const { return gain_; }  // events a second of sleeping over awake, in the last trial
+  int trials() const { return trials_; }
+  // Begins with what a function like this one came to, and tries later.
+  void adopt(bool sleeps);
 
  private:
   // There and back, so that what the machine does meanwhile meets both alike.
@@ -23,7 +26,7 @@ class WorkerHabit {
   static constexpr int kPasses = 3;             // of a trial, through the rounds
   static constexpr double kStretch = 0.05;      // seconds of one round
   static constexpr double kSettling = 0.03;     // seconds after a change that do not count: threads find their cores
-  static constexpr double kMostWaiting = 0.65;  // share of time; above it kernels are what counts, and loops are frequent
+  static constexpr double kMostWaiting = 0.8;   // share of time; above it kernels are what counts, and loops are frequent
   static constexpr double kAdvantage = 1.03;    // sleeping must be this much faster
   static constexpr int kFirstRest = 400, kMaxRest = 12800;  // stretches between two trials
 
@@ -41,6 +44,7 @@ class WorkerHabit {
   std::array<double, kPasses> gains_{};
   size_t pass_ = 0;
   double gain_ = 0;
+  int trials_ = 0;
 };
 
 }  // namespace lockstep::coexec

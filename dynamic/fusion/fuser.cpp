@@ -5,8 +5,10 @@
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"
+#include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/skeleton_clock.h"
+#include "dynamic/vm/thread_team.h"
 #include "dynamic/vm/timeline.h"
 
 namespace lockstep::dynamic {
@@ -96,6 +98,7 @@ bool Fuser::try_run_fused(FusedGroup& group) {
     if (plan.slot && !plan.slot->has_failed()) preparation_count.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
+  const OneThreadScope alone(events[0]->spares_workers && is_light(*events[0]));
   const ExcludedScope timed;
   if (kernel) run_fused(group, plan, *kernel);
   share_time(events, timed.begin(), timed.elapsed());

@@ -45,6 +45,7 @@ struct alignas(kCacheLine) Event {
   bool is_strict = true;             // PyTorch's own kernels only
   bool may_be_fused = false;
   bool is_deterministic = false;     // which kernel runs it may not depend on measurements or on what is compiled yet
+  bool spares_workers = false;       // they sleep: what is light runs on one thread
   bool grad_mode = false;            // whether gradients were wanted where it was asked
   unsigned float_mode = 0;           // whether denormals are flushed where it was asked
   Capture* capture = nullptr;        // set: the results go back as they come

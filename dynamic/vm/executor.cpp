@@ -9,9 +9,11 @@
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/kernel_table.h"
 #include "dynamic/vm/hidden_layout.h"
+#include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/recycled.h"
 #include "dynamic/vm/skeleton_clock.h"
+#include "dynamic/vm/thread_team.h"
 #include "dynamic/vm/timeline.h"
 
 namespace lockstep::dynamic {
@@ -249,6 +251,7 @@ void execute(Event& event, bool is_pointwise) {
     return;
   }
   {
+    const OneThreadScope alone(event.spares_workers && is_light(event));
     const ExcludedScope kernel;
     const SpanScope span(SpanKind::kKernel, event.node);
     const AllocationScope allocations(event.node);

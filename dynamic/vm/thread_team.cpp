@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
+#include <omp.h>
 
 #include <atomic>
 
@@ -19,6 +20,30 @@ void make_thread_team() {
   std::atomic<int> present{0};  // an empty loop would be left out
 #pragma omp parallel num_threads(threads)
   present.fetch_add(1, std::memory_order_relaxed);
+}
+
+namespace {
+
+// MKL has a number of its own for each thread, as at::set_num_threads sets it.
+int set_mkl_threads(int count) {
+  using Set = int (*)(int count);
+  static const auto set = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "MKL_Set_Num_Threads_Local"));
+  return set ? set(count) : 0;
+}
+
+}  // namespace
+
+OneThreadScope::OneThreadScope(bool is_on) {
+  if (!is_on || at::get_num_threads() == 1) return;
+  threads_ = at::get_num_threads();
+  omp_set_num_threads(1);
+  mkl_threads_ = set_mkl_threads(1);
+}
+
+OneThreadScope::~OneThreadScope() {
+  if (threads_ == 0) return;
+  omp_set_num_threads(threads_);
+  set_mkl_threads(mkl_threads_);
 }
 
 }  // namespace lockstep::dynamic

@@ -12,4 +12,16 @@ void release_thread_team();
 // Makes the team of this thread, if it has none. Does nothing where kernels run on one thread.
 void make_thread_team();
 
+// While it lives, kernels that this thread runs share their loops with nobody; the workers stay as they are.
+class OneThreadScope {
+ public:
+  explicit OneThreadScope(bool is_on);
+  ~OneThreadScope();
+  OneThreadScope(const OneThreadScope&) = delete;
+
+ private:
+  int threads_ = 0;      // before; 0: off
+  int mkl_threads_ = 0;  // the same for MKL's; 0 there means those of OpenMP
+};
+
 }  // namespace lockstep::dynamic

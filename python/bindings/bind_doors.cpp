@@ -26,10 +26,7 @@ void bind_doors(py::module_& m) {
   m.def("drain", [] {
     if (auto* session = Session::active_on_this_thread()) session->drain();
   });
-  m.def("drain_all", [] {
-    for (Session* session : Session::all())
-      if (session->is_active()) session->drain_from_other_thread();
-  });
+  m.def("before_fork", [] { Session::prepare_fork(); });
   m.def("after_fork_in_child", [] { Session::abandon_all(); });
   m.def("stop_threads", [] {
     py::gil_scoped_release released;

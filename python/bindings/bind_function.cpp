@@ -69,8 +69,14 @@ void note_time(Function& function, Way way, double seconds, bool is_untypical) {
 void recall_way(Function& function) {
   function.way_problem = coexec::way_problem(function);
   const auto way = coexec::remembered_way(function.way_problem);
-  if (!way || function.policy.figures().is_settled) return;
-  function.policy.adopt(*way);
+  if (!way) return;
+  if (function.is_auto) {
+    if (function.policy.figures().is_settled) return;
+    function.policy.adopt(*way);
+  } else {
+    if (function.worker_habit.trials() > 0) return;
+    function.worker_habit.adopt(*way == Way::kYielding);
+  }
   if (is_logged(coexec::LogKind::k_auto))
     write_log(coexec::LogKind::k_auto, function.name, std::string("remembered ") + coexec::way_name(*way));
 }
@@ -88,6 +94,7 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
   }
   const bool is_measured = function.is_auto && !function.next_recorder;
   const Way way = is_measured ? function.policy.choose() : function.unmeasured_way();
+  const int trials_before = function.worker_habit.trials();
   const double begin = now_seconds();
   PyObject* result = nullptr;
   if (way == Way::kEager) {
@@ -104,10 +111,11 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
   }
   const double seconds = now_seconds() - begin;
   const bool is_typical = way == Way::kEager || (!session.was_recorded() && !session.was_prepared());
-  if (is_measured && result) {
-    note_time(function, way, seconds, !is_typical);
-    if (function.way_problem.empty() && !session.was_recorded()) recall_way(function);
-  }
+  if (is_measured && result) note_time(function, way, seconds, !is_typical);
+  const bool has_choice = is_measured || function.adapts_workers;
+  if (has_choice && result && function.way_problem.empty() && !session.was_recorded()) recall_way(function);
+  if (function.worker_habit.trials() > trials_before && !function.way_problem.empty())
+    coexec::remember_way(function.way_problem, function.unmeasured_way());
   function.is_busy.store(false);
   return result;
 }

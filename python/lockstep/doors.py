@@ -138,5 +138,5 @@ def install(library) -> None:
     _install_frames(library)
     _install_thread_door(library)
     _install_library_door(library)
-    os.register_at_fork(before=library.drain_all, after_in_child=library.after_fork_in_child)
+    os.register_at_fork(before=library.before_fork, after_in_child=library.after_fork_in_child)
     atexit.register(library.stop_threads)

@@ -60,7 +60,7 @@ KNOBS: dict[str, Knob] = {
         "where kernels run when co-execution is forced: "
         "behind, on a thread that trails the leading one; "
         "yielding, the same, and its workers sleep between parallel loops; "
-        "auto, behind or yielding, by how long Python waits for kernels; "
+        "auto, the one of these two in which Python asks for more ops in a second; "
         "inplace, on the leading thread whenever it waits "
         '(`when="auto"` measures all)',
         ("auto", "behind", "yielding", "inplace"),

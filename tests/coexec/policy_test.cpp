@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <utility>
 
 namespace lockstep::coexec {
 namespace {
@@ -52,7 +53,7 @@ TEST(Policy, CallsThatAlternateInWorkAreMetByEachWayAlike) {
     for (int offset = 0; offset < period; ++offset) {
       Policy policy;
       run(policy, kCallsWhereUnclear, [&](Way way, int call) {
-        const double work = (call + offset) % period == 0 ? 2.0 : 0.01;
+        const double work = (call + offset) % period == 0 ? 20.0 : 0.1;
         return work * (way == Way::kBehind ? 1 : way == Way::kInPlace ? 1.2 : 1.5);
       });
       EXPECT_EQ(policy.choose(), Way::kBehind) << period << ' ' << offset;
@@ -109,6 +110,21 @@ TEST(Policy, TakesWorkersThatYieldWhereTheyPay) {
   run(policy, kCallsOfAPass, fixed(1.8, 1.1, 1, 0.85));
   EXPECT_TRUE(policy.figures().is_settled);
   EXPECT_EQ(policy.choose(), Way::kYielding);
+}
+
+// The system moves threads that share a core apart, in time; a short call is over long before.
+TEST(Policy, ShortCallsCountOnceThreadsHaveTheirCores) {
+  Policy policy;
+  Way last = Way::kBehind;
+  double since_change = 0;
+  run(policy, 20000, [&](Way way, int) {
+    if (std::exchange(last, way) != way) since_change = 0;
+    const double seconds = (way == Way::kYielding ? 0.0004 : 0.0006) * (since_change < 0.02 && way != Way::kEager ? 3 : 1);
+    since_change += seconds;
+    return seconds;
+  });
+  EXPECT_EQ(policy.figures().way, Way::kYielding);
+  EXPECT_NEAR(policy.figures().seconds[static_cast<int>(Way::kYielding)], 0.0004, 1e-6);
 }
 
 TEST(Policy, OneLongPauseDecidesNothing) {

@@ -38,8 +38,9 @@ TEST(Unboxed, TheTableHasOrdinaryOpsOnly) {
     using graph::OpKind;
     EXPECT_TRUE(info.kind == OpKind::kView || info.kind == OpKind::kAllocate || info.kind == OpKind::kCompute) << info.name;
     EXPECT_FALSE(info.draws || info.dynamic_shape || info.bool_index_is_dynamic || info.returns_out) << info.name;
-    if (info.kind == OpKind::kCompute)
+    if (info.kind == OpKind::kCompute) {
       for (const auto& slot : info.returns) EXPECT_TRUE(slot.is_tensor && !slot.is_list) << info.name;
+    }
   }
   EXPECT_GT(count, 100);
 }

@@ -33,8 +33,9 @@ class WayMemory : public testing::Test {
 };
 
 // A function that adds up tensors of `size` elements `ops` times.
-dynamic::Problem problem_of_sum(int64_t size, int ops, bool is_strict = true) {
+dynamic::Problem problem_of_sum(int64_t size, int ops, bool is_strict = true, bool adapts_workers = false) {
   Function function;
+  function.adapts_workers = adapts_workers;
   function.is_strict = is_strict;
   const auto x = at::ones({size});
   Call call(function);
@@ -57,6 +58,7 @@ TEST_F(WayMemory, OtherOpsSizesOrOptionsAreAnother) {
   EXPECT_NE(problem_of_sum(1000, 4), problem);
   EXPECT_NE(problem_of_sum(100000, 3), problem);
   EXPECT_NE(problem_of_sum(1000, 3, /*is_strict=*/false), problem);
+  EXPECT_NE(problem_of_sum(1000, 3, /*is_strict=*/true, /*adapts_workers=*/true), problem);
 }
 
 TEST_F(WayMemory, IsEmptyAtFirst) { EXPECT_FALSE(remembered_way(problem_of_sum(10, 1)).has_value()); }

@@ -59,6 +59,15 @@ TEST(WorkerHabit, ProgramsThatChangeAreMetAgain) {
   EXPECT_FALSE(habit.sleeps());
 }
 
+TEST(WorkerHabit, WhatIsAdoptedIsTriedLater) {
+  WorkerHabit habit;
+  habit.adopt(true);
+  EXPECT_EQ(run(habit, 5000, {.asleep = 0.5e5}), 5000);
+  EXPECT_EQ(habit.trials(), 0);
+  run(habit, 10000, {.asleep = 0.5e5});
+  EXPECT_FALSE(habit.sleeps());
+}
+
 TEST(WorkerHabit, ShortCallsCountTogether) {
   WorkerHabit habit;
   run(habit, 4000, {.asleep = 2e5}, /*seconds=*/0.0005);

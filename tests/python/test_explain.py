@@ -211,7 +211,7 @@ def test_what_auto_chose():
         e = lockstep.explain(tiny)
     assert not e.auto["is_settled"]  # run eagerly to measure: nothing measured slower yet
     assert "eager: slower x 1: run eagerly to measure, auto has not chosen yet" in str(e)
-    for _ in range(200):
+    for _ in range(20000):
         tiny(X)
         if lockstep.explain(tiny).auto["is_settled"]:
             break

@@ -111,11 +111,13 @@ def test_calls_that_auto_ran_eagerly():
     x = torch.randn(64, 16)
     for _ in range(2):
         step(x)
+    while not lockstep.explain(step).calls["eager"]:  # the measurement tries all ways
+        step(x)
     with lockstep.profile(step) as p:
-        for _ in range(150):  # the measurement tries all ways
+        for _ in range(50):
             step(x)
-    assert count(p, "eager call") > 0 and count(p, "call", "eager call") == 150
-    assert f"150 calls ({count(p, 'eager call')} eager)" in str(p)
+    assert count(p, "eager call") > 0 and count(p, "call", "eager call") == 50
+    assert f"50 calls ({count(p, 'eager call')} eager)" in str(p)
 
 
 def test_a_session():

@@ -403,7 +403,7 @@ def test_log_of_waits_and_of_auto(tmp_path):
     def step():
         return (x @ x @ x).sum().item()
 
-    for _ in range(115):
+    while not lockstep.explain(step).auto["is_settled"]:
         step()
     """
     lines = run_code(
@@ -413,6 +413,36 @@ def test_log_of_waits_and_of_auto(tmp_path):
     assert waits and all(" ms after aten::" in line for line in waits)
     autos = [line for line in lines if line.startswith("lockstep auto: step: chose ")]
     assert len(autos) == 1 and " eager " in autos[0], lines[-5:]
+
+
+def test_fork_while_workers_sleep():
+    code = """
+    import os, time, torch, lockstep
+    torch.set_num_threads(2)
+
+    @lockstep.function(when="always", runner="yielding")
+    def step(x):
+        return (x * 2).sum()
+
+    x = torch.ones(8)
+    for _ in range(4):
+        step(x)
+    child = os.fork()
+    if child == 0:
+        for _ in range(4):
+            value = step(x).item()
+        os._exit(int(value))
+    for _ in range(3000):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, 9)
+        raise SystemExit("the child hangs")
+    print(os.waitstatus_to_exitcode(status), step(x).item())
+    """
+    assert run_code(code).stdout.split() == ["16", "16.0"]
 
 
 # ---- python -m lockstep

@@ -1,0 +1,65 @@
+#include "dynamic/vm/kernel_work.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <unordered_map>
+
+namespace lockstep::dynamic {
+
+namespace {
+
+// Some 200 us on one core. To wake a worker takes a quarter of that, and disturbs the thread whose core it takes; a step
+// of lstm_ragged is as long with any limit above these, and a fifth longer with a quarter of them.
+constexpr int64_t kLightElements = 1 << 18;
+constexpr double kLightMultiplications = 1 << 23;
+
+enum class Work : uint8_t {
+  kElements,  // some steps for each element of the largest tensor
+  kProduct,   // of matrices, or a convolution
+  kMore,      // grows faster than its tensors
+};
+
+constexpr std::string_view kProducts[] = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addbmm",
+                                          "aten::convolution", "aten::convolution_backward"};
+constexpr std::string_view kMore[] = {"aten::_scaled_dot_product", "aten::linalg_", "aten::_linalg_", "aten::mkldnn_",
+                                      "aten::_cdist", "aten::cdist", "aten::cholesky", "aten::triangular_solve",
+                                      "aten::sort", "aten::topk", "aten::_fft", "aten::_unique", "aten::unique",
+                                      "aten::grid_sampler", "aten::_trilinear", "aten::_pdist", "aten::histc"};
+
+Work kind_of(const graph::OpInfo& op) {
+  thread_local std::unordered_map<const graph::OpInfo*, Work> known;  // infos live for ever
+  const auto [place, is_new] = known.try_emplace(&op, Work::kElements);
+  if (!is_new) return place->second;
+  const std::string_view base = op.base;
+  const auto is_base = [base](std::string_view name) { return base == name; };
+  const auto is_prefix = [base](std::string_view name) { return base.starts_with(name); };
+  if (!base.starts_with("aten::") || std::any_of(std::begin(kMore), std::end(kMore), is_prefix)) place->second = Work::kMore;
+  if (std::any_of(std::begin(kProducts), std::end(kProducts), is_base)) place->second = Work::kProduct;
+  return place->second;
+}
+
+}  // namespace
+
+bool is_light(const Event& event) {
+  int64_t elements[3] = {0, 0, 0};  // of the largest tensors
+  for (const auto* layouts : {&event.signature->inputs, &event.signature->outputs})
+    for (const auto& layout : *layouts) {
+      if (!layout.is_defined()) continue;
+      int64_t count = layout.numel();
+      for (auto& largest : elements)
+        if (count > largest) std::swap(count, largest);
+    }
+  switch (kind_of(*event.node->op)) {
+    case Work::kElements: return elements[0] <= kLightElements;
+    // (a, b) by (b, c) gives (a, c): the root of a*b * b*c * a*c multiplications. A convolution has about as many.
+    case Work::kProduct: {
+      double product = 1;
+      for (const int64_t count : elements) product *= static_cast<double>(count);
+      return std::sqrt(product) <= kLightMultiplications;
+    }
+    default: return false;
+  }
+}
+
+}  // namespace lockstep::dynamic
