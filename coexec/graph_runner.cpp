@@ -10,6 +10,7 @@
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"
+#include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "dynamic/vm/thread_team.h"
 
@@ -152,6 +153,7 @@ void GraphRunner::loop() {
       if (has_team && !channel_.has_work()) {  // nothing for so long, or other threads want the cores
         dynamic::release_thread_team();
         has_team_.store(false, std::memory_order_relaxed);
+        has_spread_team_ = false;
       }
       continue;
     }
@@ -159,6 +161,10 @@ void GraphRunner::loop() {
     if (const int threads = wanted_threads_.load(std::memory_order_relaxed); threads != applied_threads_) {
       at::init_num_threads();
       applied_threads_ = threads;
+    }
+    if (!has_spread_team_ && !dynamic::is_light(channel_.front())) {
+      dynamic::spread_thread_team();
+      has_spread_team_ = true;
     }
     run_front();
   }

@@ -61,6 +61,7 @@ class GraphRunner {
   std::atomic<int> wanted_threads_{0};
   int applied_threads_ = -1;
   std::atomic<bool> has_team_{false};   // workers of its own, perhaps
+  bool has_spread_team_ = false;        // for sure, and on cores of their own when they began
 };
 
 class GraphRunner::KernelScope {

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <omp.h>
+#include <sched.h>
 
 #include <atomic>
 
@@ -20,6 +21,20 @@ void make_thread_team() {
   std::atomic<int> present{0};  // an empty loop would be left out
 #pragma omp parallel num_threads(threads)
   present.fetch_add(1, std::memory_order_relaxed);
+}
+
+void spread_thread_team() {
+  const int threads = at::get_num_threads(), here = sched_getcpu();
+#pragma omp parallel num_threads(threads)
+  {
+    cpu_set_t allowed;
+    if (omp_get_thread_num() > 0 && sched_getcpu() == here && sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+      cpu_set_t elsewhere = allowed;
+      CPU_CLR(here, &elsewhere);
+      if (CPU_COUNT(&elsewhere) > 0 && sched_setaffinity(0, sizeof elsewhere, &elsewhere) == 0)
+        sched_setaffinity(0, sizeof allowed, &allowed);
+    }
+  }
 }
 
 namespace {

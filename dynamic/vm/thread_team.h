@@ -11,6 +11,9 @@ namespace lockstep::dynamic {
 void release_thread_team();
 // Makes the team of this thread, if it has none. Does nothing where kernels run on one thread.
 void make_thread_team();
+// The same, and moves its workers away from the core that this thread is on: one that happens to begin there shares it
+// for some milliseconds, until the system looks. They may come back.
+void spread_thread_team();
 
 // While it lives, kernels that this thread runs share their loops with nobody; the workers stay as they are.
 class OneThreadScope {
