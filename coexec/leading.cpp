@@ -465,7 +465,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   };
   const auto args = torch::jit::last(*stack, op.args.size());
   const bool depends_on_data = has_dynamic_shape(op);
-  const bool is_resolved = depends_on_data && resolve_masks(op, stack);
+  const bool is_resolved = (depends_on_data || op.puts_by_index) && resolve_masks(op, stack);
   const bool is_dynamic = depends_on_data && !is_resolved;
   if (is_dynamic && !op.writes && !op.draws && is_light()) {  // waits for what it reads, not for all that was asked
     count_in_graph(*node);
@@ -474,7 +474,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   build_words(op, args);
   const Signature* signature = is_dynamic ? nullptr : find_signature(op, node);
   if (!signature && !is_dynamic) signature = infer_signature(op, *node, args);
-  if (!signature && !depends_on_data && ++unknown_ > kPatience) {
+  if (!signature && !depends_on_data && !is_resolved && ++unknown_ > kPatience) {
     lose_patience();
     if (is_logged(LogKind::k_fallback)) log_fallback(*node, Reason::new_sizes);
     count_eager(*node, Reason::new_sizes);
@@ -496,7 +496,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
     return run_natively(op, stack);
   }
   if (signature && can_run_on_host(op, *signature)) return run_natively(op, stack);
-  if (!signature || synchronous_ || must_wait(op, args)) return ask_and_wait(op, stack, node, signature);
+  if (!signature || synchronous_ || must_wait(op, args, is_resolved)) return ask_and_wait(op, stack, node, signature);
   ask(op, stack, node, *signature);
 }
 

@@ -140,7 +140,7 @@ class Session final : public tracer::OpSink {
   bool is_light() const;
   bool resolve_masks(const graph::OpInfo& op, torch::jit::Stack* stack);
   bool can_run_on_host(const graph::OpInfo& op, const graph::Signature& signature);
-  bool must_wait(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
+  bool must_wait(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args, bool is_resolved);
   bool meets_outside() const;
   bool may_fail_by_value(const graph::OpInfo& op) const;
   void ask(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,

@@ -6,6 +6,7 @@
 #include "coexec/session.h"
 #include "coexec/value_check.h"
 #include "dynamic/fusion/op_body.h"
+#include "dynamic/shapes/shape_inference.h"
 
 namespace lockstep::coexec {
 
@@ -54,13 +55,31 @@ bool Session::has_dynamic_shape(const OpInfo& op) const {
   return false;
 }
 
-// Indexing by truth values: where these are known, so is the size of what they choose, and the values they choose from
-// are not waited for. Their positions stand for them from then on, which is how the kernel itself begins.
+namespace {
+
+// Truth values alone say where: all positions are in range. A single number is put without asking how often.
+bool puts_by_masks(at::ArrayRef<c10::IValue> args) {
+  const auto indices = args[1].toListRef();
+  const auto is_tensor = [](const c10::IValue& item) { return item.isTensor() && item.toTensor().defined(); };
+  return std::any_of(indices.begin(), indices.end(), is_tensor) &&
+         std::all_of(indices.begin(), indices.end(), [&](const c10::IValue& item) {
+           return !is_tensor(item) || item.toTensor().scalar_type() == at::kBool;
+         }) &&
+         !dynamic::puts_number_by_mask(args);
+}
+
+}  // namespace
+
+// Indexing by truth values: where these are known, so is how much they choose, and neither what they choose from nor what
+// is put there is waited for. Their positions stand for them from then on, which is how the kernel itself begins.
 bool Session::resolve_masks(const OpInfo& op, torch::jit::Stack* stack) {
-  if (!op.bool_index_is_dynamic || recorder_) return false;
-  const auto* chosen_from = operands_.front().link;
-  if (!chosen_from || runner_.channel().is_done(chosen_from->written)) return false;
+  if (recorder_ || !(op.bool_index_is_dynamic || op.puts_by_index)) return false;
+  const bool others_are_pending = std::any_of(operands_.begin(), operands_.end(), [this](const OperandView& view) {
+    if (!view.link || (&view != &operands_.front() && view.tensor->scalar_type() == at::kBool)) return false;
+    return !runner_.channel().is_done(view.is_written ? view.link->read : view.link->written);
+  });
   const auto args = torch::jit::last(*stack, op.args.size());
+  if (!others_are_pending || (op.puts_by_index && !puts_by_masks(args))) return false;
   const auto& self = args[0].toTensor();
   const auto is_mask = [](const c10::IValue& item) { return item.isTensor() && item.toTensor().scalar_type() == at::kBool; };
   int64_t dim = 0;
@@ -116,9 +135,9 @@ bool Session::may_fail_by_value(const OpInfo& op) const {
 }
 
 // What decides about an error is waited for here, to be looked at.
-bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
+bool Session::must_wait(const OpInfo& op, at::ArrayRef<c10::IValue> args, bool is_resolved) {
   if (meets_outside()) return true;
-  if (!may_fail_by_value(op)) return false;
+  if (!may_fail_by_value(op) || (is_resolved && op.puts_by_index)) return false;
   for (const auto& view : operands_)
     if (view.link && is_deciding(op, *view.tensor)) wait_for(*view.link);
   return !values_in_range(op, args);

@@ -57,6 +57,7 @@ struct OpInfo {
   bool draws = false;               // takes random numbers from a generator
   bool dynamic_shape = false;       // output sizes depend on data
   bool bool_index_is_dynamic = false;
+  bool puts_by_index = false;       // writes where indices or truth values say
   bool layout_from_scalars = true;  // scalar values may decide output layouts
   bool is_pointwise = false;
   bool returns_out = false;         // an out= variant: may resize what it writes

@@ -85,6 +85,7 @@ TEST(OpInfo, ShapesThatDependOnData) {
   for (const char* name : {"aten::nonzero", "aten::masked_select", "aten::_unique2"})
     EXPECT_TRUE(op(name).dynamic_shape) << name;
   EXPECT_TRUE(op("aten::index.Tensor").bool_index_is_dynamic);
+  EXPECT_TRUE(op("aten::index_put_").puts_by_index);
   EXPECT_FALSE(op("aten::add.Tensor").layout_from_scalars);
   EXPECT_TRUE(op("aten::arange.start_step").layout_from_scalars);
 }

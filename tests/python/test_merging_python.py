@@ -316,6 +316,56 @@ def test_choosing_by_known_truth_values_waits_for_nothing():
     assert line["ops"]["aten::index.Tensor"] == 40 and line["wait_seconds"] == 0
 
 
+def test_putting_by_known_truth_values_waits_for_nothing():
+    """Also in the gradient of choosing by them."""
+
+    def step(x, w, rows, places):
+        x = x.detach().requires_grad_()
+        h = x
+        for _ in range(20):
+            h = torch.mm(h, w)
+        y, z = h.detach() * 1, h.detach() * 2
+        values = z[rows] * 3
+        y[rows] = values
+        z.index_put_((places,), z[places], accumulate=True)
+        (h[places] * 2).sum().backward()
+        return y, z, x.grad
+
+    fast = lockstep.function(step, when="always")
+    generator = torch.Generator().manual_seed(2)
+    x, w = torch.randn(2, 170, 170, generator=generator) / 12
+    for call in range(18):
+        if call == 8:
+            lockstep.reset_stats(fast)
+        rows = torch.rand(170, generator=generator) < 0.1 + call / 30
+        places = torch.rand(170, 170, generator=generator) < 0.3
+        for own, eager in zip(fast(x, w, rows, places), step(x, w, rows, places), strict=True):
+            assert torch.equal(own, eager)
+    stats = lockstep.stats(fast)
+    assert stats["eager_ops"] == 0 and stats["divergences"] == 0
+    assert stats["waits"] <= stats["calls"], "more than the one at the end of each call"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_putting_too_little_or_too_much_is_refused_as_in_eager(count):
+    def step(x, w, rows, count):
+        y = torch.mm(x, w)
+        values = torch.mm(w, x)[:count, 0]
+        try:
+            y[rows] = values[:, None].expand(count, 4)
+        except RuntimeError as error:
+            return y, str(error)
+        return y, "fine"
+
+    fast = lockstep.function(step, when="always")
+    x, w = torch.rand(2, 4, 4)
+    for call in range(12):
+        rows = torch.arange(4) < (2 if call < 6 else 1 + call % 3)
+        now = 2 if call < 6 else count
+        own, eager = fast(x, w, rows, now), step(x, w, rows, now)
+        assert torch.equal(own[0], eager[0]) and own[1] == eager[1]
+
+
 def test_choosing_by_truth_values_of_another_size_is_refused_as_in_eager():
     def step(x, w, rows):
         y = torch.mm(x, w)
