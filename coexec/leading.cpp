@@ -496,7 +496,10 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
     return run_natively(op, stack);
   }
   if (signature && can_run_on_host(op, *signature)) return run_natively(op, stack);
-  if (!signature || synchronous_ || must_wait(op, args, is_resolved)) return ask_and_wait(op, stack, node, signature);
+  if (!signature || synchronous_ || must_wait(op, args, is_resolved)) {
+    if (signature && !synchronous_ && can_run_at_once(op)) return run_natively(op, stack);
+    return ask_and_wait(op, stack, node, signature);
+  }
   ask(op, stack, node, *signature);
 }
 

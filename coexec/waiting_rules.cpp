@@ -6,6 +6,7 @@
 #include "coexec/session.h"
 #include "coexec/value_check.h"
 #include "dynamic/fusion/op_body.h"
+#include "dynamic/kernels/kernel_table.h"
 #include "dynamic/shapes/shape_inference.h"
 
 namespace lockstep::coexec {
@@ -35,13 +36,22 @@ bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
     if (output.numel() > (c10::isIntegralType(output.dtype, true) ? kHostElements : 1)) return false;
   const int64_t most = op.writes ? kHostWritten : kHostElements;
   if (function_->fuses && !dynamic::rounds_as_eager(op)) return false;  // whether it is at rest is a matter of time
+  for (const auto& view : operands_)
+    if (view.storage && view.tensor->numel() > most) return false;
+  return take_operands_at_rest();
+}
+
+// What would be waited for behind all that was asked, though nothing that it touches is pending.
+bool Session::can_run_at_once(const OpInfo& op) {
+  const bool has_one_kernel = function_->is_strict || (dynamic::rounds_as_eager(op) && !dynamic::may_round_otherwise(op));
+  return has_one_kernel && !op.draws && is_light() && take_operands_at_rest();
+}
+
+// False where one of them is pending.
+bool Session::take_operands_at_rest() {
   const auto& channel = runner_.channel();
-  for (const auto& view : operands_) {
-    if (!view.storage) continue;
-    if (view.tensor->numel() > most) return false;
-    if (!view.link) continue;
-    if (!channel.is_done(view.is_written ? view.link->read : view.link->written)) return false;
-  }
+  for (const auto& view : operands_)
+    if (view.link && !channel.is_done(view.is_written ? view.link->read : view.link->written)) return false;
   for (auto& view : operands_)
     if (view.link) publish(view.link);
   return true;

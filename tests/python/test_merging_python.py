@@ -8,6 +8,7 @@ import itertools
 import warnings
 
 import lockstep
+import numpy as np
 import pytest
 import torch
 from both_ways import bits, divergences_of_second_pass, run_both
@@ -314,6 +315,36 @@ def test_choosing_by_known_truth_values_waits_for_nothing():
     assert stats["eager_ops"] == 0 and stats["divergences"] == 0
     (line,) = [row for row in lockstep.explain(fast).lines if "# choosing" in row["source"]]
     assert line["ops"]["aten::index.Tensor"] == 40 and line["wait_seconds"] == 0
+
+
+def test_memory_of_others_that_nobody_computes_with_is_not_waited_for():
+    """An op on it is complete before Python goes on, but not behind all that was asked before."""
+    array = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+
+    def step(x, w):
+        for _ in range(20):
+            x = torch.mm(x, w)
+        boxes = torch.from_numpy(array)
+        area = boxes[:, 2] * boxes[:, 3]
+        boxes.mul_(0.5)
+        array[0, 0] += 1  # seen by what was asked for after it, and by nothing before
+        return x, area, boxes + 1
+
+    fast = lockstep.function(step, when="always")
+    x, w = torch.randn(2, 400, 400, generator=torch.Generator().manual_seed(2)) / 20
+    for call in range(12):
+        if call == 6:
+            lockstep.reset_stats(fast)
+        before = array.copy()
+        own = [result.clone() for result in fast(x, w)]
+        after = array.copy()
+        array[:] = before
+        for mine, eager in zip(own, step(x, w), strict=True):
+            assert torch.equal(mine, eager)
+        assert (array == after).all()
+    stats = lockstep.stats(fast)
+    assert stats["eager_ops"] == 0
+    assert stats["waits"] <= stats["calls"], "more than the one at the end of each call"
 
 
 def test_putting_by_known_truth_values_waits_for_nothing():
