@@ -47,7 +47,7 @@ struct Function : std::enable_shared_from_this<Function> {
   bool is_session = false;       // one call that goes on, not one of many
   bool is_auto = false;
   Way forced_way = Way::kBehind; // where it is not auto
-  bool adapts_workers = false;   // and where workers sleep or not by how long Python waits
+  bool adapts_workers = false;   // and WorkerHabit says whether workers sleep
   WorkerHabit worker_habit;
   bool is_strict = true;         // PyTorch's own kernels only
   bool fuses = false;            // chains of pointwise ops become one kernel

@@ -27,7 +27,7 @@ constexpr size_t kInPlaceWindow = 32;        // events that the leader leaves to
 constexpr size_t kMaxSignatures = 1 << 18;   // remembered by the process
 constexpr auto kWake = std::chrono::microseconds(20000);  // how often a wait looks for signals
 constexpr int kSpins = 400;
-constexpr uint64_t kEventsOfALook = 1 << 12;  // in a call that goes on: so often it is looked at how long Python waits
+constexpr uint64_t kEventsOfALook = 1 << 12;  // in a call that goes on: so often WorkerHabit hears of it
 
 std::atomic<uint32_t> next_serial{1};
 std::atomic<uint64_t> next_call{1};

@@ -4,24 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <filesystem>
-#include <iterator>
 #include <thread>
 
 #include "coexec/session.h"
 #include "tests/support/test_host.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/thread_count.h"
 
 namespace lockstep::coexec {
 namespace {
 
 using support::at_line;
 using support::Call;
-
-int thread_count() {
-  const std::filesystem::directory_iterator tasks("/proc/self/task");
-  return static_cast<int>(std::distance(begin(tasks), end(tasks)));
-}
+using support::thread_count;
 
 // Workers end a little after they were told to.
 bool becomes(int count) {

@@ -5,19 +5,19 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <iterator>
 #include <thread>
 
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/thread_team.h"
 #include "tests/support/event_case.h"
 #include "tests/support/test_ops.h"
+#include "tests/support/thread_count.h"
 
 namespace lockstep::dynamic {
 namespace {
 
 using Case = EventCase;
+using support::thread_count;
 
 bool is_light_op(const char* name, std::vector<c10::IValue> args) { return is_light(Case(name, std::move(args)).event); }
 
@@ -42,11 +42,6 @@ TEST(KernelWork, ProductsCountMultiplications) {
 
 TEST(KernelWork, WhatGrowsFasterThanItsTensorsIsNeverLight) {
   EXPECT_FALSE(is_light_op("aten::linalg_eigh", {at::eye(4), std::string_view("L")}));
-}
-
-int thread_count() {
-  const std::filesystem::directory_iterator tasks("/proc/self/task");
-  return static_cast<int>(std::distance(begin(tasks), end(tasks)));
 }
 
 // Threads that this process has gained when `run` has returned, on a thread without workers.
