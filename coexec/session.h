@@ -32,6 +32,7 @@ struct OperandView {
   Link* link = nullptr;
   int argument = 0;
   bool is_written = false;
+  bool is_copied = false;  // for the event: others may change the memory before it runs
 };
 
 class Session final : public tracer::OpSink {
@@ -143,7 +144,8 @@ class Session final : public tracer::OpSink {
   bool can_run_at_once(const graph::OpInfo& op);
   bool take_operands_at_rest();
   bool must_wait(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args, bool is_resolved);
-  bool meets_outside() const;
+  bool meets_outside();
+  bool can_copy(const OperandView& view);
   bool may_fail_by_value(const graph::OpInfo& op) const;
   void ask(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
            const graph::Signature& signature);

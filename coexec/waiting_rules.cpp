@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t kUnsharedElements = 1 << 15;  // up to here PyTorch's kernels share no loop (at::internal::GRAIN_SIZE)
 constexpr int64_t kHostElements = 4096;  // integers and truth values, of inputs at rest: computed at once, they may decide
 constexpr int64_t kHostWritten = 256;    // of a tensor that is written: counters
+constexpr int64_t kCopiedBytes = 1 << 20;  // of memory that others may change: some 50 us
 
 }  // namespace
 
@@ -122,13 +123,24 @@ bool Session::resolve_masks(const OpInfo& op, torch::jit::Stack* stack) {
   return true;
 }
 
-// A door: what somebody outside may look at or change meanwhile, and kernels that check overlap by address.
-bool Session::meets_outside() const {
+// Little that is only read, and has its values.
+bool Session::can_copy(const OperandView& view) {
+  if (view.is_written || (view.link && (view.link->session != this || !runner_.channel().is_done(view.link->written))))
+    return false;
+  const auto& tensor = *view.tensor;
+  return static_cast<int64_t>(tensor.nbytes()) <= kCopiedBytes && tensor.is_non_overlapping_and_dense();
+}
+
+// A door: what somebody outside may look at or change meanwhile, and kernels that check overlap by address. What is
+// only read does not count where the event gets a copy of how it is now.
+bool Session::meets_outside() {
   const OperandView* written = nullptr;
-  for (const auto& view : operands_) {
+  for (auto& view : operands_) {
     if (!view.storage) continue;
-    if (view.link ? view.link->is_exposed() : !owns_plain_memory(view.storage))
-      if (!view.tensor->unsafeGetTensorImpl()->is_wrapped_number()) return true;
+    if (view.link ? view.link->is_exposed() : !owns_plain_memory(view.storage)) {
+      view.is_copied = !view.tensor->unsafeGetTensorImpl()->is_wrapped_number() && can_copy(view);
+      if (!view.is_copied && !view.tensor->unsafeGetTensorImpl()->is_wrapped_number()) return true;
+    }
     if (view.is_written) written = &view;
   }
   return written && std::any_of(operands_.begin(), operands_.end(), [written](const OperandView& view) {

@@ -11,6 +11,7 @@ import lockstep
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from both_ways import bits, divergences_of_second_pass, run_both
 
 
@@ -352,6 +353,45 @@ def test_memory_of_others_that_nobody_computes_with_is_not_waited_for():
         for mine, eager in zip(own, step(x, w), strict=True):
             assert torch.equal(mine, eager)
         assert (array == after).all()
+    stats = lockstep.stats(fast)
+    assert stats["eager_ops"] == 0
+    assert stats["waits"] <= stats["calls"], "more than the one at the end of each call"
+
+
+def test_little_of_memory_of_others_is_copied_instead_of_waited_for():
+    """Pending ops read it as it was when they were asked, and Python may change it at once."""
+    numbers = np.zeros(64, dtype=np.float32)
+    tokens = np.zeros(8, dtype=np.int64)
+
+    def step(x, table, w):
+        for _ in range(20):
+            x = torch.mm(x, w)
+        table = table.detach().requires_grad_()
+        outside = torch.from_numpy(numbers)[3:59].view(7, 8).t()  # neither aligned nor in rows
+        seen = x[:8, :7] * outside
+        numbers[:] *= 2
+        again = x[:8, :7] * outside
+        chosen = torch.from_numpy(tokens)
+        loss = F.cross_entropy(F.embedding(chosen, table) + seen.sum(), chosen)
+        given = chosen.numpy()
+        loss.backward()
+        given[:] = (given + 1) % 5
+        return x, seen, again, table.grad, F.embedding(chosen, table * x[0, 0])
+
+    fast = lockstep.function(step, when="always")
+    generator = torch.Generator().manual_seed(2)
+    x, w = torch.randn(2, 400, 400, generator=generator) / 20
+    table = torch.randn(16, 5, generator=generator)
+    for call in range(12):
+        if call == 6:
+            lockstep.reset_stats(fast)
+        results = []
+        for run in (fast, step):
+            numbers[:] = np.arange(64) + call
+            tokens[:] = np.arange(8) * (call + 1) % 5
+            results.append([result.clone() for result in run(x, table, w)])
+        for own, eager in zip(*results, strict=True):
+            assert torch.equal(own, eager)
     stats = lockstep.stats(fast)
     assert stats["eager_ops"] == 0
     assert stats["waits"] <= stats["calls"], "more than the one at the end of each call"
