@@ -13,8 +13,6 @@
 #include <ATen/Parallel.h>
 #include <xmmintrin.h>
 
-#include <cstring>
-
 #include "coexec/call_recorder.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
@@ -36,7 +34,6 @@ using graph::Signature;
 
 namespace {
 
-constexpr size_t kAlignment = 64;     // of PyTorch's own memory
 constexpr int kPatience = 8;          // sizes that nobody knows, each waited for; then the call is rather recorded
 constexpr uint64_t kShortStay = 8;    // in lockstep, in streaks of known ops that led there
 
@@ -568,26 +565,6 @@ void Session::claim(Link& link, const graph::Node& node, size_t output) {
   link.output = static_cast<uint16_t>(output);
   link.call = call_;
 }
-
-namespace {
-
-// Its elements as they are now, in memory that is aligned as theirs is: the last bits of a product may depend on it.
-StorageRef copy_memory(const at::Tensor& tensor) {
-  const dynamic::PoolScope pool;
-  const auto* from = static_cast<const char*>(tensor.const_data_ptr());
-  const size_t shift = reinterpret_cast<uintptr_t>(from) % kAlignment;
-  auto memory = c10::GetCPUAllocator()->allocate(tensor.nbytes() + shift);
-  auto* to = static_cast<char*>(memory.get()) + shift;
-  std::memcpy(to, from, tensor.nbytes());
-  auto* context = memory.get_context();
-  const auto deleter = memory.get_deleter();
-  memory.release_context();
-  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), tensor.nbytes(),
-                                               c10::DataPtr(to, context, deleter, c10::DeviceType::CPU),
-                                               /*allocator=*/nullptr, /*resizable=*/false);
-}
-
-}  // namespace
 
 Operand Session::operand_of(OperandView& view) {
   Operand operand;

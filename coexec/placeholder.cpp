@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "coexec/session.h"
+#include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"
 
@@ -48,6 +49,22 @@ bool owns_plain_memory(const c10::StorageImpl* user) {
   if (deleter == default_deleter || deleter == c10::GetCPUAllocator()->raw_deleter()) return true;
   // an empty storage has no memory to share
   return user->nbytes() == 0 && user->data_ptr().get() == nullptr && !user->has_materializer();
+}
+
+// Aligned as theirs are: the last bits of a product may depend on it.
+StorageRef copy_memory(const at::Tensor& tensor) {
+  constexpr size_t kAlignment = 64;  // of PyTorch's own memory
+  const dynamic::PoolScope pool;
+  const auto* from = static_cast<const char*>(tensor.const_data_ptr());
+  const size_t shift = reinterpret_cast<uintptr_t>(from) % kAlignment;
+  auto memory = c10::GetCPUAllocator()->allocate(tensor.nbytes() + shift);
+  auto* to = static_cast<char*>(memory.get()) + shift;
+  std::memcpy(to, from, tensor.nbytes());
+  const auto deleter = memory.get_deleter();
+  return c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), tensor.nbytes(),
+      c10::DataPtr(to, memory.release_context(), deleter, c10::DeviceType::CPU), /*allocator=*/nullptr,
+      /*resizable=*/false);
 }
 
 void arm(c10::StorageImpl* user) {
