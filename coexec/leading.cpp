@@ -467,7 +467,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   const bool depends_on_data = has_dynamic_shape(op);
   const bool is_resolved = (depends_on_data || op.puts_by_index) && resolve_masks(op, stack);
   const bool is_dynamic = depends_on_data && !is_resolved;
-  if (is_dynamic && !op.writes && !op.draws && is_light()) {  // waits for what it reads, not for all that was asked
+  if (is_dynamic && !op.writes && !op.draws && runs_on_one_thread()) {  // waits for what it reads, not for all that was asked
     count_in_graph(*node);
     return run_at_rest();
   }

@@ -138,7 +138,7 @@ class Session final : public tracer::OpSink {
   void lead_compute(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
                     bool hides_warnings = false);
   bool has_dynamic_shape(const graph::OpInfo& op) const;
-  bool is_light() const;
+  bool runs_on_one_thread() const;
   bool resolve_masks(const graph::OpInfo& op, torch::jit::Stack* stack);
   bool can_run_on_host(const graph::OpInfo& op, const graph::Signature& signature);
   bool can_run_at_once(const graph::OpInfo& op);

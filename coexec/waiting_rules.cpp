@@ -24,7 +24,7 @@ constexpr int64_t kCopiedBytes = 1 << 20;  // of memory that others may change: 
 }  // namespace
 
 // Its kernel shares no loop with other threads.
-bool Session::is_light() const {
+bool Session::runs_on_one_thread() const {
   return std::all_of(operands_.begin(), operands_.end(), [](const OperandView& view) {
     return !view.tensor || view.tensor->numel() <= kUnsharedElements;
   });
@@ -45,7 +45,7 @@ bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
 // What would be waited for behind all that was asked, though nothing that it touches is pending.
 bool Session::can_run_at_once(const OpInfo& op) {
   const bool has_one_kernel = function_->is_strict || (dynamic::rounds_as_eager(op) && !dynamic::may_round_otherwise(op));
-  return has_one_kernel && !op.draws && is_light() && take_operands_at_rest();
+  return has_one_kernel && !op.draws && runs_on_one_thread() && take_operands_at_rest();
 }
 
 // False where one of them is pending.
