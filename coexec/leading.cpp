@@ -573,7 +573,8 @@ Operand Session::operand_of(OperandView& view) {
   if (view.is_copied) {
     function_->counters.feeds++;
     if (view.link) publish(view.link);
-    operand.storage = copy_memory(tensor);
+    operand.storage = copy_storage(*view.storage);
+    operand.offset = tensor.storage_offset();
     return operand;
   }
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {

@@ -51,18 +51,19 @@ bool owns_plain_memory(const c10::StorageImpl* user) {
   return user->nbytes() == 0 && user->data_ptr().get() == nullptr && !user->has_materializer();
 }
 
-// Aligned as theirs are: the last bits of a product may depend on it.
-StorageRef copy_memory(const at::Tensor& tensor) {
+// Aligned as that one is: the last bits of a product may depend on it.
+StorageRef copy_storage(const c10::StorageImpl& storage) {
   constexpr size_t kAlignment = 64;  // of PyTorch's own memory
   const dynamic::PoolScope pool;
-  const auto* from = static_cast<const char*>(tensor.const_data_ptr());
+  const size_t bytes = storage.nbytes();
+  const auto* from = static_cast<const char*>(storage.data_ptr().get());
   const size_t shift = reinterpret_cast<uintptr_t>(from) % kAlignment;
-  auto memory = c10::GetCPUAllocator()->allocate(tensor.nbytes() + shift);
+  auto memory = c10::GetCPUAllocator()->allocate(bytes + shift);
   auto* to = static_cast<char*>(memory.get()) + shift;
-  std::memcpy(to, from, tensor.nbytes());
+  if (bytes > 0) std::memcpy(to, from, bytes);
   const auto deleter = memory.get_deleter();
   return c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), tensor.nbytes(),
+      c10::StorageImpl::use_byte_size_t(), bytes,
       c10::DataPtr(to, memory.release_context(), deleter, c10::DeviceType::CPU), /*allocator=*/nullptr,
       /*resizable=*/false);
 }

@@ -45,8 +45,8 @@ struct Link : dynamic::Recycled<Link> {
 Link* link_of(const c10::StorageImpl* user);
 // True where the storage's memory is PyTorch's own, so that nobody outside can know it unless it was given away.
 bool owns_plain_memory(const c10::StorageImpl* user);
-// The elements of a dense tensor as they are now, in a storage that nobody else knows.
-StorageRef copy_memory(const at::Tensor& tensor);
+// A storage that nobody else knows, with what is in this one now.
+StorageRef copy_storage(const c10::StorageImpl& storage);
 // Gives a storage with plain memory its twin. The data stays where it is.
 Link* link_storage(c10::StorageImpl* user);
 // A user's storage without data yet, unpublished.

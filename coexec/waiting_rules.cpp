@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kUnsharedElements = 1 << 15;  // up to here PyTorch's kernels share no loop (at::internal::GRAIN_SIZE)
 constexpr int64_t kHostElements = 4096;  // integers and truth values, of inputs at rest: computed at once, they may decide
 constexpr int64_t kHostWritten = 256;    // of a tensor that is written: counters
-constexpr int64_t kCopiedBytes = 1 << 20;  // of memory that others may change: some 50 us
+constexpr size_t kCopiedBytes = 1 << 20;  // of memory that others may change: some 50 us
 
 }  // namespace
 
@@ -125,10 +125,8 @@ bool Session::resolve_masks(const OpInfo& op, torch::jit::Stack* stack) {
 
 // Little that is only read, and has its values.
 bool Session::can_copy(const OperandView& view) {
-  if (view.is_written || (view.link && (view.link->session != this || !runner_.channel().is_done(view.link->written))))
-    return false;
-  const auto& tensor = *view.tensor;
-  return static_cast<int64_t>(tensor.nbytes()) <= kCopiedBytes && tensor.is_non_overlapping_and_dense();
+  if (view.is_written || view.storage->nbytes() > kCopiedBytes) return false;
+  return !view.link || (view.link->session == this && runner_.channel().is_done(view.link->written));
 }
 
 // A door: what somebody outside may look at or change meanwhile, and kernels that check overlap by address. What is
