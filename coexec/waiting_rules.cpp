@@ -48,11 +48,15 @@ bool Session::can_run_at_once(const OpInfo& op) {
   return has_one_kernel && !op.draws && runs_on_one_thread() && take_operands_at_rest();
 }
 
+// Its value is not there yet, or, where it is written, somebody pending still reads it.
+bool Session::is_pending(const OperandView& view) {
+  return view.link && !runner_.channel().is_done(view.is_written ? view.link->read : view.link->written);
+}
+
 // False where one of them is pending.
 bool Session::take_operands_at_rest() {
-  const auto& channel = runner_.channel();
   for (const auto& view : operands_)
-    if (view.link && !channel.is_done(view.is_written ? view.link->read : view.link->written)) return false;
+    if (is_pending(view)) return false;
   for (auto& view : operands_)
     if (view.link) publish(view.link);
   return true;
@@ -86,8 +90,7 @@ bool puts_by_masks(at::ArrayRef<c10::IValue> args) {
 bool Session::resolve_masks(const OpInfo& op, torch::jit::Stack* stack) {
   if (recorder_ || !(op.bool_index_is_dynamic || op.puts_by_index)) return false;
   const bool others_are_pending = std::any_of(operands_.begin(), operands_.end(), [this](const OperandView& view) {
-    if (!view.link || (&view != &operands_.front() && view.tensor->scalar_type() == at::kBool)) return false;
-    return !runner_.channel().is_done(view.is_written ? view.link->read : view.link->written);
+    return is_pending(view) && (&view == &operands_.front() || view.tensor->scalar_type() != at::kBool);
   });
   const auto args = torch::jit::last(*stack, op.args.size());
   if (!others_are_pending || (op.puts_by_index && !puts_by_masks(args))) return false;
@@ -125,8 +128,8 @@ bool Session::resolve_masks(const OpInfo& op, torch::jit::Stack* stack) {
 
 // Little that is only read, and has its values.
 bool Session::can_copy(const OperandView& view) {
-  if (view.is_written || view.storage->nbytes() > kCopiedBytes) return false;
-  return !view.link || (view.link->session == this && runner_.channel().is_done(view.link->written));
+  const bool is_others = view.link && view.link->session != this;
+  return !view.is_written && view.storage->nbytes() <= kCopiedBytes && !is_others && !is_pending(view);
 }
 
 // A door: what somebody outside may look at or change meanwhile, and kernels that check overlap by address. What is
@@ -135,9 +138,10 @@ bool Session::meets_outside() {
   const OperandView* written = nullptr;
   for (auto& view : operands_) {
     if (!view.storage) continue;
-    if (view.link ? view.link->is_exposed() : !owns_plain_memory(view.storage)) {
-      view.is_copied = !view.tensor->unsafeGetTensorImpl()->is_wrapped_number() && can_copy(view);
-      if (!view.is_copied && !view.tensor->unsafeGetTensorImpl()->is_wrapped_number()) return true;
+    const bool is_shared = view.link ? view.link->is_exposed() : !owns_plain_memory(view.storage);
+    if (is_shared && !view.tensor->unsafeGetTensorImpl()->is_wrapped_number()) {
+      view.is_copied = can_copy(view);
+      if (!view.is_copied) return true;
     }
     if (view.is_written) written = &view;
   }
