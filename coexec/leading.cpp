@@ -269,15 +269,13 @@ std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
 // ---- running on the leading thread
 
 Session::NativeRun::NativeRun(Session& session, const OpInfo& op, bool in_graph)
-    : ticks_(in_graph && session.phase_ != Phase::kTracing ? session.cursor_->counts.native_ticks
-                                                           : session.cursor_->counts.eager_ticks),
+    : kernel_(in_graph && session.phase_ != Phase::kTracing ? &session.cursor_->counts.native_ticks
+                                                            : &session.cursor_->counts.eager_ticks),
       span_(dynamic::SpanKind::kNative, session.cursor_),
       allocations_(session.cursor_),
       native_(session) {
   session.may_have_workers_ |= op.kind == OpKind::kHost || op.kind == OpKind::kEager || op.kind == OpKind::kCompute;
 }
-
-Session::NativeRun::~NativeRun() { ticks_ += static_cast<double>(kernel_.elapsed()); }
 
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {
   const NativeRun run(*this, op, in_graph);

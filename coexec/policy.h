@@ -52,7 +52,7 @@ class Policy {
   Figures figures_;
   std::array<std::vector<double>, kWayCount> samples_;
   std::array<bool, kWayCount> is_dropped_{};  // clearly slower than another: not measured further
-  size_t round_ = 0;        // of the measurement
+  int round_ = 0;           // of the measurement
   int passes_ = 0;          // through all rounds
   int skipped_ = 0;         // calls at the begin of this round, at least
   double settling_ = 0;     // seconds of this round so far that do not count

@@ -9,6 +9,7 @@
 #include "coexec/session.h"
 #include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/allocator.h"
+#include "dynamic/vm/cache_line.h"
 #include "dynamic/vm/executor.h"
 
 namespace lockstep::coexec {
@@ -165,6 +166,16 @@ void Session::advance(graph::Node* node, graph::Edge* edge) {
   node->counts.asked++;
   node->last_call = call_;
   node->last_used = ++function_->clock;
+}
+
+// While Python goes on to the next op, what will be looked at then comes from memory: kernels have driven it out.
+void Session::prefetch_next() const {
+  if (cursor_->next.empty()) return;
+  const auto* node = cursor_->next.front().to;
+  __builtin_prefetch(&node->op);  // the runner reads it, too
+  dynamic::prefetch_to_write(&node->next);
+  dynamic::prefetch_to_write(&node->varies);
+  dynamic::prefetch_to_write(&node->counts);
 }
 
 // An out= argument that did not fit was given another size.

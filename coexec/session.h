@@ -122,6 +122,7 @@ class Session final : public tracer::OpSink {
   bool has_source(const OperandView& view, graph::OperandSource& source) const;
   const std::string& origin_of(const OperandView& view) const;
   void advance(graph::Node* node, graph::Edge* edge);
+  void prefetch_next() const;
 
   // ---- co-execution
   void dispatch(const graph::OpInfo& op, torch::jit::Stack* stack, const Place& place,
@@ -204,11 +205,13 @@ class Session final : public tracer::OpSink {
   // Kernels run on this thread while it lives: what they touch is no access of Python's.
   class NativeScope {
    public:
-    explicit NativeScope(Session& session) : depth_(session.native_depth_) { ++depth_; }
-    ~NativeScope() { --depth_; }
+    explicit NativeScope(Session& session) : depth_(session.native_depth_) { set(depth() + 1); }
+    ~NativeScope() { set(depth() - 1); }
     NativeScope(const NativeScope&) = delete;
 
    private:
+    int depth() const { return depth_.load(std::memory_order_relaxed); }
+    void set(int depth) { depth_.store(depth, std::memory_order_relaxed); }  // the leading thread's alone
     std::atomic<int>& depth_;
   };
   // From entry into the hook to its return, in the timeline.
@@ -216,7 +219,10 @@ class Session final : public tracer::OpSink {
    public:
     explicit AskScope(const Session& session, dynamic::SpanKind kind = dynamic::SpanKind::kAsk)
         : session_(session), span_(kind) {}
-    ~AskScope() { span_.set_node(session_.cursor_); }
+    ~AskScope() {
+      span_.set_node(session_.cursor_);
+      session_.prefetch_next();
+    }
     AskScope(const AskScope&) = delete;
 
    private:
@@ -227,11 +233,9 @@ class Session final : public tracer::OpSink {
   class NativeRun {
    public:
     NativeRun(Session& session, const graph::OpInfo& op, bool in_graph);
-    ~NativeRun();
     NativeRun(const NativeRun&) = delete;
 
    private:
-    double& ticks_;
     const dynamic::ExcludedScope kernel_;
     const dynamic::SpanScope span_;
     const dynamic::AllocationScope allocations_;

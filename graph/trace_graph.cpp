@@ -92,7 +92,8 @@ void TraceGraph::forget_oldest(const Node* kept) {
       for (const auto& edge : node->next) --edge.to->predecessor_count;
       index_.erase({node->location, node->op});
     } else {
-      std::erase_if(node->next, [&](const Edge& edge) { return is_old(*edge.to); });
+      auto& next = node->next;
+      next.erase(std::remove_if(next.begin(), next.end(), [&](const Edge& edge) { return is_old(*edge.to); }), next.end());
     }
   }
   std::erase_if(nodes_, [&](const auto& node) { return is_old(*node); });

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <array>
@@ -73,25 +74,29 @@ struct NodeCounts {
   alignas(64) double kernel_ticks = 0;  // on the graph runner, which writes nothing else here: a cache line of its own
 };
 
-struct Node {
+// What the leading thread needs of each op that it follows comes first, in lines of the cache of its own.
+struct alignas(64) Node {
   uint32_t id = 0;
+  bool is_plain_bool = false;  // a fetch that only decides which way Python takes
   uint64_t location = 0;
   const OpInfo* op = nullptr;  // null for entry and exit
+  const Signature* signature = nullptr;  // the latest one
+  int64_t forward_node = -1;   // of a backward op: the forward event it belongs to
+  std::vector<c10::IValue> constants;  // by argument; None for tensors
+
+  c10::SmallVector<Edge, 1> next;  // the one taken most often first
+  uint64_t last_call = 0;
+  uint64_t last_used = 0;  // by the clock of the function; the least recently used go first
+  uint32_t predecessor_count = 0;
+
+  std::vector<bool> varies;            // by argument: the value is a feed
+  std::vector<OperandSource> operands;
+  std::vector<const Signature*> earlier;  // of other kinds, the latest of each
+  NodeCounts counts;
+
   std::string where;           // file:line in function, of the user's frame
   std::string api_call;        // innermost library function that asked
   std::string autograd_node;   // of a backward op: the name of the running autograd node
-  int64_t forward_node = -1;   // of a backward op: the forward event it belongs to
-  bool is_plain_bool = false;  // a fetch that only decides which way Python takes
-  std::vector<c10::IValue> constants;  // by argument; None for tensors
-  std::vector<bool> varies;            // by argument: the value is a feed
-  std::vector<OperandSource> operands;
-  const Signature* signature = nullptr;  // the latest one
-  std::vector<const Signature*> earlier;  // of other kinds, the latest of each
-  std::vector<Edge> next;
-  uint32_t predecessor_count = 0;
-  uint64_t last_call = 0;
-  uint64_t last_used = 0;  // by the clock of the function; the least recently used go first
-  NodeCounts counts;
 
   void note_signature(const Signature* latest);
   // The latest of the same kind as this one; else the latest of all.

@@ -252,11 +252,10 @@ void execute(Event& event, bool is_pointwise) {
   }
   {
     const OneThreadScope alone(event.spares_workers && is_light(event));
-    const ExcludedScope kernel;
+    const ExcludedScope kernel(&event.node->counts.kernel_ticks);
     const SpanScope span(SpanKind::kKernel, event.node);
     const AllocationScope allocations(event.node);
     run_kernel(event, stack);
-    event.node->counts.kernel_ticks += static_cast<double>(kernel.elapsed());
   }
   if (event.capture) {
     event.capture->results = std::move(stack);

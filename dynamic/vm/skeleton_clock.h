@@ -47,16 +47,21 @@ class TimedScope {
   uint64_t excluded_before_ = 0, begin_ = 0;
 };
 
-// The time of this scope is not the skeleton's.
+// The time of this scope is not the skeleton's, but that of what `ticks` counts, if given.
 class ExcludedScope {
  public:
-  ExcludedScope() : before_(skeleton::excluded_ticks), begin_(__rdtsc()) {}
-  ~ExcludedScope() { skeleton::excluded_ticks = before_ + elapsed(); }  // scopes inside count once
+  explicit ExcludedScope(double* ticks = nullptr) : ticks_(ticks), before_(skeleton::excluded_ticks), begin_(__rdtsc()) {}
+  ~ExcludedScope() {
+    const uint64_t own = elapsed();
+    skeleton::excluded_ticks = before_ + own;  // scopes inside count once
+    if (ticks_) *ticks_ += static_cast<double>(own);
+  }
   ExcludedScope(const ExcludedScope&) = delete;
   uint64_t begin() const { return begin_; }
   uint64_t elapsed() const { return __rdtsc() - begin_; }
 
  private:
+  double* ticks_;
   uint64_t before_, begin_;
 };
 
