@@ -37,9 +37,7 @@ constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement, at l
 constexpr uint64_t kMaxSettle = 4096;
 constexpr uint64_t kAdoptedSettle = 1024;  // the same, where another function's choice was adopted
 constexpr double kMeasuringShare = 0.01;  // of all time that calls of the slower ways may cost, to measure them
-// The other way must be this much faster to be taken. Less is within the noise: what one process finds the ratio of two
-// ways to be, another finds up to 4 % off.
-constexpr double kAdvantage = 0.95;
+constexpr double kAdvantage = 0.98;    // the other way must be this much faster to be taken: less is within the noise
 
 constexpr int kInPass = 2 * kSamples;
 
