@@ -7,11 +7,13 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "dynamic/kernels/float_tensor.h"
@@ -29,10 +31,11 @@ constexpr int64_t kSmallestWork = 1 << 18;  // multiplications; below it the cal
 constexpr int64_t kSmallestForOneDnn = 1 << 22;
 constexpr int64_t kLargestForSkinny = 1 << 24;  // beyond, packing pays
 constexpr int64_t kDeepestForSkinny = 1 << 12;  // sums are not split
+constexpr int64_t kImages = 16;  // so that oneDNN takes it, whatever the number of threads
 constexpr int64_t kBlockRows = 32;
 constexpr int64_t kGrain = 1 << 18;  // multiplications that a thread takes at least
-enum Way { kAsEager, kOneDnn, kSkinny };
-enum Kind : int64_t { kProduct = 17, kProducts = 18 };  // of the problem; convolutions have smaller ones
+enum Way { kAsEager, kOneDnn, kSkinny, kAsGradient };
+enum Kind : int64_t { kProducts = 18, kProduct = 19 };  // of the problem; convolutions have smaller ones
 
 // Nobody asked for other bits, or for the same ones.
 bool may_choose() {
@@ -55,13 +58,29 @@ bool can_choose(const Tensor& left, const Tensor& right) {
          left.size(0) * left.size(1) * right.size(1) >= kSmallestWork && may_choose();
 }
 
-// left @ right + bias by oneDNN's product with a weight of (out, in).
+// left @ right + bias by oneDNN's product with a weight of (out, in), which may lie in memory either way.
 Tensor by_onednn(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
                              .typed<Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, std::string_view,
                                            c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>)>();
-  return op.call(left.contiguous(), right.t().contiguous(), bias, "none", c10::List<std::optional<at::Scalar>>(), "");
+  return op.call(left.contiguous(), right.t(), bias, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+// left @ right, of (out, points) and (points, in), is the gradient of the weights of a convolution of single pixels: its
+// input and the gradient that comes in are read as they are, with what is summed over outermost.
+bool is_like_gradient(const Tensor& left, const Tensor& right) { return left.t().is_contiguous() && right.is_contiguous(); }
+
+Tensor as_gradient(const Tensor& left, const Tensor& right) {
+  const int64_t out = left.size(0), points = left.size(1), in = right.size(1);
+  const int64_t images = std::gcd(points, kImages);
+  const auto maps = [&](const Tensor& rows, int64_t channels) {
+    return rows.view({images, 1, points / images, channels}).permute({0, 3, 1, 2});
+  };
+  const auto weight = at::empty({out, in, 1, 1}, left.options());
+  const auto gradients = at::convolution_backward(maps(left.t(), out), maps(right, in), weight, at::OptionalIntArrayRef(), {1, 1}, {0, 0},
+                                                  {1, 1}, /*transposed=*/false, {0, 0}, /*groups=*/1, {false, true, false});
+  return std::get<1>(gradients).reshape({out, in});
 }
 
 // In strips of columns, and those in blocks of rows: any number of these a thread.
@@ -103,9 +122,12 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
   return out;
 }
 
-uint32_t allowed_ways(const Tensor& left, const Tensor& right, int64_t work) {
+uint32_t allowed_ways(const Tensor& left, const Tensor& right, bool has_bias, int64_t work) {
   uint32_t ways = 1u << kAsEager;
-  if (work >= kSmallestForOneDnn && at::globalContext().userEnabledMkldnn()) ways |= 1u << kOneDnn;
+  if (work >= kSmallestForOneDnn && at::globalContext().userEnabledMkldnn()) {
+    ways |= 1u << kOneDnn;
+    if (!has_bias && is_like_gradient(left, right)) ways |= 1u << kAsGradient;
+  }
   if (work <= kLargestForSkinny && left.size(1) <= kDeepestForSkinny) ways |= 1u << kSkinny;
   return ways;
 }
@@ -116,8 +138,11 @@ Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tens
   const Problem problem{kProduct, bias.has_value(), rough_size(left.size(0)), rough_size(left.size(1)), right.size(1),
                         left.is_contiguous(), right.is_contiguous(), at::get_num_threads()};
   Tensor result;
-  run_chosen(problem, allowed_ways(left, right, work), static_cast<double>(work), [&](int way) {
-    result = way == kOneDnn ? by_onednn(left, right, bias) : way == kSkinny ? by_strips(left, right, bias) : eager();
+  run_chosen(problem, allowed_ways(left, right, bias.has_value(), work), static_cast<double>(work), [&](int way) {
+    result = way == kOneDnn       ? by_onednn(left, right, bias)
+             : way == kSkinny     ? by_strips(left, right, bias)
+             : way == kAsGradient ? as_gradient(left, right)
+                                  : eager();
   });
   return result;
 }

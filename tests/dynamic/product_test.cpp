@@ -19,7 +19,7 @@ struct Products : testing::Test {
   }
 };
 
-constexpr int kEnough = 6;  // calls, so that each way was taken and the choice is used
+constexpr int kEnough = 10;  // calls, so that each way was taken and the choice is used
 
 at::Tensor matrix(int64_t rows, int64_t columns, bool turned) {
   return turned ? at::randn({columns, rows}).t() : at::randn({rows, columns});
@@ -57,7 +57,7 @@ TEST_F(Products, SkinnyOnes) {
         for (const bool right_turned : {false, true}) {
           const auto left = matrix(rows, depth, left_turned), right = matrix(depth, columns, right_turned);
           const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble));
-          for (const int way : {0, 1, 2}) {
+          for (const int way : {0, 1, 2, 3}) {
             forced_way = way;
             torch::jit::Stack stack{left, right};
             ASSERT_TRUE(try_mm(stack));
