@@ -19,6 +19,7 @@ from samples.common.compare import differences
 from samples.common.driver import Copy
 
 MIN_STEPS, MAX_STEPS = 5, 200
+WARM_UP_SECONDS = 3
 
 
 def make_copy(task, variant):
@@ -50,10 +51,7 @@ def measure_times(task):
     """
     copies = {name: make_copy(task, name) for name in task["variants"]}
     names = list(copies)
-    index = 0
-    for index in range(task["warm_up"]):
-        for name in names:
-            copies[name].advance(index)
+    index = warm_up(task, copies) - 1
     steps = min(steps_of_a_run(task, copy) for copy in copies.values())
     answer = {name: {"runs": []} for name in names}
     for _ in range(task["runs"]):
@@ -70,6 +68,20 @@ def measure_times(task):
         answer[name] |= figures_of(name, copy)
         answer[name]["differences"] = differences(reference, copy.state())[:5]
     return {"steps_a_run": steps, "variants": answer}
+
+
+def warm_up(task, copies):
+    """As many steps as the task wants, and of short ones so many as take some seconds: what is
+    measured first, and compiled beside the run, is there by then. Returns how many.
+    """
+    wanted = task["warm_up"]
+    end = time.monotonic() + (WARM_UP_SECONDS * len(copies) if wanted else 0)
+    index = 0
+    while index < wanted or time.monotonic() < end:
+        for copy in copies.values():
+            copy.advance(index)
+        index += 1
+    return index
 
 
 def steps_of_a_run(task, copy):
@@ -95,9 +107,7 @@ def serve(task):
     """
     (name,) = task["variants"]
     copy = make_copy(task, name)
-    for index in range(task["warm_up"]):
-        copy.advance(index)
-    index = task["warm_up"]
+    index = warm_up(task, {name: copy})
     print(json.dumps({"steps": steps_of_a_run(task, copy)}), flush=True)
     for line in sys.stdin:
         steps = json.loads(line)["steps"]

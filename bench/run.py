@@ -35,7 +35,12 @@ def parse_arguments():
     parser.add_argument("--size", default="bench", choices=("small", "bench"))
     parser.add_argument("--numerics", default="strict")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--warm-up", type=int, default=20, help="steps before the first run")
+    parser.add_argument(
+        "--warm-up",
+        type=int,
+        default=20,
+        help="steps before the first run, and at least 3 s of them",
+    )
     parser.add_argument("--runs", type=int, default=5, help="runs, of which medians are paired")
     parser.add_argument("--run-seconds", type=float, default=2.0, help="of one variant in one run")
     parser.add_argument("--memory-steps", type=int, default=8)

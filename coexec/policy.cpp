@@ -35,6 +35,7 @@ constexpr double kHopeless = 1.5;  // times the fastest way: no such thing makes
 constexpr double kClear = 3;       // standard errors between the two
 constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement, at least; doubles
 constexpr uint64_t kMaxSettle = 4096;
+constexpr double kMaxSettleSeconds = 60;  // where more calls than that are needed to make up for the measurement
 constexpr uint64_t kAdoptedSettle = 1024;  // the same, where another function's choice was adopted
 constexpr double kMeasuringShare = 0.01;  // of all time that calls of the slower ways may cost, to measure them
 constexpr double kAdvantage = 0.98;    // the other way must be this much faster to be taken: less is within the noise
@@ -177,8 +178,9 @@ void Policy::decide() {
   figures_.measurements++;
   double lost_calls = 0;  // of the chosen way, which would have run in the time that the others took longer
   for (int i = 0; i < kWayCount; ++i) lost_calls += measured_calls_[i] * (figures_.seconds[i] / seconds(figures_.way) - 1);
-  const auto for_cost = static_cast<uint64_t>(std::clamp<double>(lost_calls / kMeasuringShare, 0, kMaxSettle));
-  settle(std::clamp(2 * settle_calls_, std::max(kFirstSettle, for_cost), kMaxSettle));
+  const double longest = std::max<double>(kMaxSettle, kMaxSettleSeconds / seconds(figures_.way));
+  const auto for_cost = static_cast<uint64_t>(std::clamp<double>(lost_calls / kMeasuringShare, kFirstSettle, longest));
+  settle(std::max(for_cost, std::min(2 * settle_calls_, kMaxSettle)));
 }
 
 void Policy::settle(uint64_t calls) {

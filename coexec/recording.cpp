@@ -170,7 +170,7 @@ void Session::advance(graph::Node* node, graph::Edge* edge) {
 
 // While Python goes on to the next op, what will be looked at then comes from memory: kernels have driven it out.
 void Session::prefetch_next() const {
-  if (cursor_->next.empty()) return;
+  if (!function_ || cursor_->next.empty()) return;  // closed by what the op called
   const auto* node = cursor_->next.front().to;
   __builtin_prefetch(&node->op);  // the runner reads it, too
   dynamic::prefetch_to_write(&node->next);

@@ -43,6 +43,13 @@ bool may_choose() {
   return !context.deterministicAlgorithms() && context.float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
 }
 
+// oneDNN may be told to round what it multiplies, for each of its ops.
+bool may_use_onednn(at::Float32Op op) {
+  const auto& context = at::globalContext();
+  const auto precision = context.float32Precision(at::Float32Backend::MKLDNN, op);
+  return context.userEnabledMkldnn() && (precision == at::Float32Precision::NONE || precision == at::Float32Precision::IEEE);
+}
+
 void replace(torch::jit::Stack& stack, Tensor result) {
   stack.clear();
   stack.emplace_back(std::move(result));
@@ -124,9 +131,9 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
 
 uint32_t allowed_ways(const Tensor& left, const Tensor& right, bool has_bias, int64_t work) {
   uint32_t ways = 1u << kAsEager;
-  if (work >= kSmallestForOneDnn && at::globalContext().userEnabledMkldnn()) {
-    ways |= 1u << kOneDnn;
-    if (!has_bias && is_like_gradient(left, right)) ways |= 1u << kAsGradient;
+  if (work >= kSmallestForOneDnn) {
+    if (may_use_onednn(at::Float32Op::MATMUL)) ways |= 1u << kOneDnn;
+    if (!has_bias && is_like_gradient(left, right) && may_use_onednn(at::Float32Op::CONV)) ways |= 1u << kAsGradient;
   }
   if (work <= kLargestForSkinny && left.size(1) <= kDeepestForSkinny) ways |= 1u << kSkinny;
   return ways;

@@ -175,6 +175,25 @@ TEST(Policy, MeasuringCostsLessThanAHundredthOfTheTime) {
   EXPECT_LT(taken, 1.01 * calls);
 }
 
+// Short ones are measured in thousands, for the system needs its time to move threads apart.
+TEST(Policy, MeasuringShortCallsCostsAsLittle) {
+  Policy policy;
+  double taken = 0;
+  const auto count = [&](Way way, int) {
+    const double seconds = way == Way::kEager ? 0.0004 : 0.0008;
+    taken += seconds;
+    return seconds;
+  };
+  run(policy, 4000, count);
+  ASSERT_TRUE(policy.figures().is_settled);
+  ASSERT_EQ(policy.choose(), Way::kEager);
+  taken = 0;
+  constexpr int kCalls = 400000;
+  run(policy, kCalls, count);
+  EXPECT_GT(policy.figures().measurements, 1u);
+  EXPECT_LT(taken, 1.015 * 0.0004 * kCalls);
+}
+
 TEST(Policy, AnAdoptedWayIsKeptForLongAndThenMeasured) {
   Policy policy;
   run(policy, 1, fixed(1, 1, 1));

@@ -117,6 +117,18 @@ TEST_F(Products, ThreadsChangeNoBitsOfStrips) {
   for (size_t i = 2; i < results.size(); ++i) EXPECT_TRUE(at::equal(results[i], results[i % 2]));
 }
 
+TEST_F(Products, RoundNothingWhereConvolutionsMay) {
+  const auto left = matrix(300, 200, true), right = matrix(200, 100, false);
+  auto& context = at::globalContext();
+  context.setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV, at::Float32Precision::BF16);
+  forced_way = 3;
+  torch::jit::Stack stack{left, right};
+  EXPECT_TRUE(try_mm(stack));
+  forced_way = -1;
+  context.setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV, at::Float32Precision::NONE);
+  expect_near(stack[0].toTensor(), left.to(at::kDouble).mm(right.to(at::kDouble)));
+}
+
 TEST_F(Products, LeavesWhatItDoesNotKnow) {
   const auto x = at::randn({200, 200});
   auto takes = [](const at::Tensor& left, const at::Tensor& right) {
