@@ -85,8 +85,10 @@ Tensor as_gradient(const Tensor& left, const Tensor& right) {
     return rows.view({images, 1, points / images, channels}).permute({0, 3, 1, 2});
   };
   const auto weight = at::empty({out, in, 1, 1}, left.options());
-  const auto gradients = at::convolution_backward(maps(left.t(), out), maps(right, in), weight, at::OptionalIntArrayRef(), {1, 1}, {0, 0},
-                                                  {1, 1}, /*transposed=*/false, {0, 0}, /*groups=*/1, {false, true, false});
+  const auto gradients = at::convolution_backward(maps(left.t(), out), maps(right, in), weight,
+                                                  /*bias_sizes=*/at::OptionalIntArrayRef(), /*stride=*/{1, 1},
+                                                  /*padding=*/{0, 0}, /*dilation=*/{1, 1}, /*transposed=*/false,
+                                                  /*output_padding=*/{0, 0}, /*groups=*/1, {false, true, false});
   return std::get<1>(gradients).reshape({out, in});
 }
 

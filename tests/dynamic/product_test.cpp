@@ -117,6 +117,26 @@ TEST_F(Products, ThreadsChangeNoBitsOfStrips) {
   for (size_t i = 2; i < results.size(); ++i) EXPECT_TRUE(at::equal(results[i], results[i % 2]));
 }
 
+// What has one row or column lies in memory both ways at once.
+TEST_F(Products, ThinOnes) {
+  for (const auto& [rows, depth, columns] :
+       {std::tuple<int64_t, int64_t, int64_t>{3000, 1, 2000}, {5000, 1000, 1}, {1, 2000, 3000}, {128, 40000, 1}, {1, 40000, 128}}) {
+    for (const bool left_turned : {false, true}) {
+      for (const bool right_turned : {false, true}) {
+        const auto left = matrix(rows, depth, left_turned), right = matrix(depth, columns, right_turned);
+        const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble));
+        for (const int way : {0, 1, 3}) {
+          forced_way = way;
+          torch::jit::Stack stack{left, right};
+          ASSERT_TRUE(try_mm(stack));
+          expect_near(stack[0].toTensor(), exact);
+        }
+        forced_way = -1;
+      }
+    }
+  }
+}
+
 TEST_F(Products, RoundNothingWhereConvolutionsMay) {
   const auto left = matrix(300, 200, true), right = matrix(200, 100, false);
   auto& context = at::globalContext();
