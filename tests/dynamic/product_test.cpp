@@ -49,25 +49,40 @@ TEST_F(Products, BothWaysAgreeWhateverTheLayouts) {
   }
 }
 
+// Where a way is not allowed, the product is as eager makes it.
+void expect_ways_agree(int64_t rows, int64_t depth, int64_t columns) {
+  for (const bool left_turned : {false, true}) {
+    for (const bool right_turned : {false, true}) {
+      const auto left = matrix(rows, depth, left_turned), right = matrix(depth, columns, right_turned);
+      const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble));
+      for (const int way : {0, 1, 2, 3}) {
+        forced_way = way;
+        torch::jit::Stack stack{left, right};
+        ASSERT_TRUE(try_mm(stack));
+        expect_near(stack[0].toTensor(), exact);
+      }
+      forced_way = -1;
+    }
+  }
+}
+
 // Each way on every shape: rows and columns that fill no register, tile or block.
 TEST_F(Products, SkinnyOnes) {
   for (const int64_t rows : {1, 7, 33}) {
-    for (const auto& [depth, columns] : {std::pair<int64_t, int64_t>{700, 500}, {200, 2001}, {37, 7200}, {3000, 100}}) {
-      for (const bool left_turned : {false, true}) {
-        for (const bool right_turned : {false, true}) {
-          const auto left = matrix(rows, depth, left_turned), right = matrix(depth, columns, right_turned);
-          const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble));
-          for (const int way : {0, 1, 2, 3}) {
-            forced_way = way;
-            torch::jit::Stack stack{left, right};
-            ASSERT_TRUE(try_mm(stack));
-            expect_near(stack[0].toTensor(), exact);
-          }
-          forced_way = -1;
-        }
-      }
-    }
+    expect_ways_agree(rows, 700, 500);
+    expect_ways_agree(rows, 200, 2001);
+    expect_ways_agree(rows, 37, 7200);
+    expect_ways_agree(rows, 3000, 100);
   }
+}
+
+// What has one row or column lies in memory both ways at once.
+TEST_F(Products, ThinOnes) {
+  expect_ways_agree(3000, 1, 2000);
+  expect_ways_agree(5000, 1000, 1);
+  expect_ways_agree(1, 2000, 3000);
+  expect_ways_agree(128, 40000, 1);
+  expect_ways_agree(1, 40000, 128);
 }
 
 TEST_F(Products, Batches) {
@@ -117,33 +132,15 @@ TEST_F(Products, ThreadsChangeNoBitsOfStrips) {
   for (size_t i = 2; i < results.size(); ++i) EXPECT_TRUE(at::equal(results[i], results[i % 2]));
 }
 
-// What has one row or column lies in memory both ways at once.
-TEST_F(Products, ThinOnes) {
-  for (const auto& [rows, depth, columns] :
-       {std::tuple<int64_t, int64_t, int64_t>{3000, 1, 2000}, {5000, 1000, 1}, {1, 2000, 3000}, {128, 40000, 1}, {1, 40000, 128}}) {
-    for (const bool left_turned : {false, true}) {
-      for (const bool right_turned : {false, true}) {
-        const auto left = matrix(rows, depth, left_turned), right = matrix(depth, columns, right_turned);
-        const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble));
-        for (const int way : {0, 1, 3}) {
-          forced_way = way;
-          torch::jit::Stack stack{left, right};
-          ASSERT_TRUE(try_mm(stack));
-          expect_near(stack[0].toTensor(), exact);
-        }
-        forced_way = -1;
-      }
-    }
-  }
-}
-
 TEST_F(Products, RoundNothingWhereConvolutionsMay) {
   const auto left = matrix(300, 200, true), right = matrix(200, 100, false);
   auto& context = at::globalContext();
   context.setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV, at::Float32Precision::BF16);
   forced_way = 3;
+  const auto before = preparation_count.load();
   torch::jit::Stack stack{left, right};
   EXPECT_TRUE(try_mm(stack));
+  EXPECT_GT(preparation_count.load(), before) << "the others are measured, that one is not taken";
   forced_way = -1;
   context.setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV, at::Float32Precision::NONE);
   expect_near(stack[0].toTensor(), left.to(at::kDouble).mm(right.to(at::kDouble)));
