@@ -18,36 +18,39 @@ namespace {
 using lockstep::dynamic::forced_way;
 
 struct Case {
-  int64_t n, channels, size, out;
+  int64_t n, channels, size, out, stride = 1;
 };
 
 constexpr struct {
   int way;
   const char* name;
   bool is_innermost;
-} kWays[] = {{0, "eager", false}, {1, "innermost", true}, {2, "columns", false}, {4, "winograd", true}};
+} kWays[] = {{0, "eager", false}, {1, "innermost", true}, {2, "columns", false}, {4, "winograd", true},
+             {5, "strips", true}};
 
 constexpr const char* kParts[] = {"forward", "input gradient", "weight gradient"};
 
 struct Problem {
   at::Tensor x, y, w;
-  std::vector<int64_t> one{1, 1}, zero{0, 0};
+  std::vector<int64_t> stride, one{1, 1}, zero{0, 0};
 
   explicit Problem(const Case& c)
-      : x(at::randn({c.n, c.channels, c.size, c.size}).relu()), y(at::randn({c.n, c.out, c.size, c.size})),
-        w(at::randn({c.out, c.channels, 3, 3})) {}
+      : x(at::randn({c.n, c.channels, c.size, c.size}).relu()), w(at::randn({c.out, c.channels, 3, 3})),
+        stride{c.stride, c.stride} {
+    y = at::randn_like(at::convolution(x, w, {}, stride, one, one, false, zero, 1));
+  }
 
   at::Tensor exact(int part) const {
     const auto a = x.to(at::kDouble), b = w.to(at::kDouble);
-    if (part == 0) return at::convolution(a, b, {}, one, one, one, false, zero, 1);
-    auto [of_input, of_weight, of_bias] = at::convolution_backward(y.to(at::kDouble), a, b, {}, one, one, one, false,
+    if (part == 0) return at::convolution(a, b, {}, stride, one, one, false, zero, 1);
+    auto [of_input, of_weight, of_bias] = at::convolution_backward(y.to(at::kDouble), a, b, {}, stride, one, one, false,
                                                                    zero, 1, {part == 1, part == 2, false});
     return part == 1 ? of_input : of_weight;
   }
 
   at::Tensor run(bool is_innermost, int part, double* milliseconds) const {
     const auto order = is_innermost ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-    torch::jit::Stack stack{x.contiguous(order), w, c10::IValue(), one, one, one, false, zero, int64_t{1}};
+    torch::jit::Stack stack{x.contiguous(order), w, c10::IValue(), stride, one, one, false, zero, int64_t{1}};
     if (part > 0) {
       stack.insert(stack.begin(), y.contiguous(order));
       stack.emplace_back(c10::List<bool>({part == 1, part == 2, false}));
@@ -75,7 +78,8 @@ void measure(const Case& c, int part, int round_count) {
       if (round < 0)
         errors[w] = ((result.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
     }
-  std::printf("  \"%ldx%ldx%ldx%ld to %ld, %s\": {", c.n, c.channels, c.size, c.size, c.out, kParts[part]);
+  std::printf("  \"%ldx%ldx%ldx%ld to %ld, step %ld, %s\": {", c.n, c.channels, c.size, c.size, c.out, c.stride,
+              kParts[part]);
   for (size_t w = 0; w < std::size(kWays); ++w)
     std::printf("\"%s\": {\"ms\": %.2f, \"error\": %.1e}%s", kWays[w].name, quantile(times[w], 0.5), errors[w],
                 w + 1 < std::size(kWays) ? ", " : "}");
@@ -88,7 +92,8 @@ int main(int argc, char** argv) {
   const int round_count = argc > 2 ? std::atoi(argv[2]) : 9;
   const c10::InferenceMode inference;
   constexpr Case kCases[] = {{32, 64, 32, 64},  {32, 128, 16, 128}, {32, 256, 8, 256}, {32, 512, 4, 512},
-                             {4, 64, 56, 64},   {4, 32, 104, 64},   {8, 128, 26, 256}, {16, 16, 32, 16}};
+                             {4, 64, 56, 64},   {4, 32, 104, 64},   {8, 128, 26, 256}, {16, 16, 32, 16}, {2, 32, 64, 64},
+                             {4, 12, 128, 24, 2}, {2, 32, 128, 32, 2}, {2, 64, 64, 64, 2}, {2, 128, 32, 128, 2}};
   std::printf("{\n");
   for (const auto& c : kCases) {
     for (int part = 0; part < 3; ++part) {

@@ -10,6 +10,7 @@
 
 #include "dynamic/kernels/channel_loops.h"
 #include "dynamic/kernels/float_tensor.h"
+#include "dynamic/kernels/map_order.h"
 
 namespace lockstep::dynamic {
 
@@ -268,7 +269,7 @@ bool try_batch_norm_backward(torch::jit::Stack& stack, bool in_any_order) {
   const auto input = stack[1].toTensor();
   Extent e{};
   if (!find_extent(input, in_any_order, &e) || !is_float_tensor(gradient) || gradient.sizes() != input.sizes()) return false;
-  if (in_any_order) gradient = gradient.contiguous(input.is_contiguous() ? at::MemoryFormat::Contiguous : kChannelsLast);
+  if (in_any_order) gradient = map_in_order(gradient, input.is_contiguous() ? at::MemoryFormat::Contiguous : kChannelsLast);
   if (!in_any_order && !gradient.is_contiguous()) return false;
   const Optional weight = take_optional(stack[2]), mean = take_optional(stack[5]), inverse = take_optional(stack[6]);
   for (const auto* tensor : {&weight, &mean, &inverse})

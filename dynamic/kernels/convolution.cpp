@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/strides.h>
 
+#include "dynamic/kernels/convolution_strips.h"
 #include "dynamic/kernels/convolution_ways.h"
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/kernel_choice.h"
@@ -86,13 +87,13 @@ Problem problem_of(int64_t kind, const Convolution& c, const Tensor& gradient, i
   return problem;
 }
 
-enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples, kByWinograd };
+enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples, kByWinograd, kByStrips };
 constexpr uint32_t bit(int way) { return 1u << way; }
 enum Kind : int64_t { kForward = 1, kInputGradient = 2, kWeightGradient = 3 };
 
 // In planes, and with the strides that eager gives dims of size 1.
 Tensor as_eager(const Tensor& result) {
-  const auto map = result.contiguous();
+  const auto map = map_in_order(result, at::MemoryFormat::Contiguous);
   return map.as_strided(map.sizes(), c10::contiguous_strides(map.sizes()));
 }
 
@@ -100,7 +101,7 @@ Tensor finished(const Convolution& c, const Tensor& map) { return c.in_any_order
 // In the order of the input: what comes next in the backward pass combines it with that.
 Tensor finished_like_input(const Convolution& c, const Tensor& map) {
   if (!c.in_any_order) return as_eager(map);
-  return map.contiguous(is_innermost(c.input) ? kChannelsLast : at::MemoryFormat::Contiguous);
+  return map_in_order(map, is_innermost(c.input) ? kChannelsLast : at::MemoryFormat::Contiguous);
 }
 
 Tensor forward(const Convolution& c, const std::optional<Tensor>& bias) {
@@ -116,11 +117,11 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Convolution& c, const Tensor& 
 
 // A map that lies the same in both orders says by its strides which one is meant.
 Tensor in_order(const Tensor& map, at::MemoryFormat order) {
-  if (!map.is_contiguous(order)) return map.contiguous(order);
-  return order == kChannelsLast ? map.as_strided(map.sizes(), innermost_strides(map.sizes())) : map;
+  const auto ordered = map_in_order(map, order);
+  return order == kChannelsLast ? ordered.as_strided(map.sizes(), innermost_strides(map.sizes())) : ordered;
 }
 
-bool wants_innermost(int way) { return way == kChannelsInnermost || way == kByWinograd; }
+bool wants_innermost(int way) { return way == kChannelsInnermost || way == kByWinograd || way == kByStrips; }
 
 at::MemoryFormat order_of(int way) { return wants_innermost(way) ? kChannelsLast : at::MemoryFormat::Contiguous; }
 
@@ -167,7 +168,7 @@ uint32_t own_ways(Kind kind, const Convolution& c, const ConvolutionShape& s) {
   if (c.transposed || c.groups != 1) return 0;
   const bool may_use_tiles = kind == kWeightGradient ? is_weight_gradient_for_winograd(s) : is_for_winograd(s);
   return (s.columns_bytes() <= kMaxColumnsBytes ? bit(kByColumns) : 0) | (s.is_pointwise() ? bit(kBySamples) : 0) |
-         (may_use_tiles ? bit(kByWinograd) : 0);
+         (may_use_tiles ? bit(kByWinograd) : 0) | (is_for_strips(s) ? bit(kByStrips) : 0);
 }
 
 int64_t out_size(const Convolution& c, int dim) {
@@ -186,6 +187,7 @@ Tensor input_gradient(const Convolution& c, const Tensor& gradient, const Convol
                    case kByColumns: result = input_gradient_by_columns(o.gradient, c.weight, s); break;
                    case kBySamples: result = input_gradient_by_samples(o.gradient, c.weight, s); break;
                    case kByWinograd: result = input_gradient_by_winograd(o.gradient, c.weight, s); break;
+                   case kByStrips: result = input_gradient_by_strips(o.gradient, c.weight, s); break;
                    default: break;
                  }
                  if (!result.defined()) result = std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false}));
@@ -206,6 +208,7 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
                    case kByColumns: weight = weight_gradient_by_columns(o.gradient, o.c.input, s); break;
                    case kBySamples: weight = weight_gradient_by_samples(o.gradient, o.c.input, s); break;
                    case kByWinograd: weight = weight_gradient_by_winograd(o.gradient, o.c.input, s); break;
+                   case kByStrips: weight = weight_gradient_by_strips(o.gradient, o.c.input, s); break;
                    default: break;
                  }
                  if (!weight.defined()) {
@@ -241,6 +244,7 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
       case kByColumns: result = forward_by_columns(o.c.input, c.weight, s); break;
       case kBySamples: result = forward_by_samples(o.c.input, c.weight, s); break;
       case kByWinograd: result = forward_by_winograd(o.c.input, c.weight, has_bias ? bias : std::nullopt, s); break;
+      case kByStrips: result = forward_by_strips(o.c.input, c.weight, has_bias ? bias : std::nullopt, s); break;
       default: break;
     }
     if (!result.defined()) result = forward(o.c, bias);

@@ -2,6 +2,7 @@
 // them with their channels innermost instead, where nobody looks (vm/hidden_layout.h).
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
 #include <vector>
@@ -29,5 +30,13 @@ inline bool is_whole_map(const graph::Layout& layout, int64_t offset, int64_t st
 inline std::vector<int64_t> innermost_strides(at::IntArrayRef sizes) {
   return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
 }
+
+// Turns `count` matrices, one behind the other, from (rows, columns) to (columns, rows): calls no op. In parallel where
+// this thread has workers.
+void turn_matrices(const void* from, void* to, int64_t item_bytes, int64_t count, int64_t rows, int64_t columns,
+                   bool in_parallel);
+
+// The map, dense, with its planes or its channels innermost as `order` says; itself where it is so already.
+at::Tensor map_in_order(const at::Tensor& map, at::MemoryFormat order);
 
 }  // namespace lockstep::dynamic

@@ -1,12 +1,11 @@
 #include "dynamic/vm/hidden_layout.h"
 
-#include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <array>
 
-#include "dynamic/kernels/transpose.h"
+#include "dynamic/kernels/map_order.h"
 #include "dynamic/vm/executor.h"
 
 namespace lockstep::dynamic {
@@ -34,41 +33,14 @@ const Hidden& hidden_of(const c10::StorageImpl& storage) {
   return *static_cast<const Hidden*>(storage.data_ptr().get_context());
 }
 
-constexpr int64_t kBand = 256;       // pixels
-constexpr int64_t kGrain = 1 << 14;  // values a thread
-
-// From (pixels, channels) to (channels, pixels), without any op: the hook must not see it. In parallel where the thread has
-// workers of its own.
-template <typename Value>
-void to_planes(const Hidden& hidden, void* to, bool in_parallel) {
-  const auto& [n, c, h, w] = hidden.sizes;
-  const int64_t bands = (h * w + kBand - 1) / kBand;
-  const auto convert = [&, pixels = h * w, channels = c](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      const int64_t at = part / bands * channels * pixels, first = part % bands * kBand;
-      transpose(static_cast<const Value*>(hidden.memory.get()) + at + first * channels, channels,
-                static_cast<Value*>(to) + at + first, pixels, std::min(kBand, pixels - first), channels);
-    }
-  };
-  if (in_parallel) {
-    at::parallel_for(0, n * bands, std::max<int64_t>(1, kGrain / (kBand * c)), convert);
-  } else {
-    convert(0, n * bands);
-  }
-}
-
+// Without any op: the hook must not see it.
 void restore(c10::StorageImpl& storage, bool in_parallel) {
   if (!is_hidden(storage)) return;
   const auto& hidden = hidden_of(storage);
   const auto& [n, c, h, w] = hidden.sizes;
   auto memory = c10::GetCPUAllocator()->allocate(storage.nbytes());
-  switch (storage.nbytes() / (n * c * h * w)) {
-    case 1: to_planes<uint8_t>(hidden, memory.get(), in_parallel); break;
-    case 2: to_planes<uint16_t>(hidden, memory.get(), in_parallel); break;
-    case 4: to_planes<uint32_t>(hidden, memory.get(), in_parallel); break;
-    case 8: to_planes<uint64_t>(hidden, memory.get(), in_parallel); break;
-    default: to_planes<std::array<uint64_t, 2>>(hidden, memory.get(), in_parallel);
-  }
+  turn_matrices(hidden.memory.get(), memory.get(), static_cast<int64_t>(storage.nbytes()) / (n * c * h * w), n, h * w, c,
+                in_parallel);
   storage.set_data_ptr_noswap(std::move(memory));
   hidden_layout_statistics.restored.fetch_add(1, std::memory_order_relaxed);
 }
