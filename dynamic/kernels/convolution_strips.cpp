@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstring>

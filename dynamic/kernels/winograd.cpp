@@ -4,12 +4,12 @@
 #include <ATen/ceil_div.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <atomic>
 #include <vector>
 
+#include "dynamic/kernels/map_order.h"
 #include "dynamic/kernels/product_loops.h"
 #include "dynamic/kernels/transpose.h"
 #include "dynamic/kernels/winograd_loops.h"
@@ -158,7 +158,8 @@ Tensor forward_by_winograd(const Tensor& input, const Tensor& weight, const std:
                            const ConvolutionShape& s) {
   if (has_empty_pixel(input)) return {};
   const auto taps = at::empty({s.c, kTaps, s.o}, weight.options());
-  transpose(weight.const_data_ptr<float>(), s.c * kTaps, taps.mutable_data_ptr<float>(), s.o, s.o, s.c * kTaps);
+  turn_matrices(weight.const_data_ptr<float>(), taps.mutable_data_ptr<float>(), sizeof(float), 1, s.o, s.c * kTaps,
+                /*in_parallel=*/true);
   return convolve(input, transformed(taps), bias, s.oh, s.ow, s.padding);
 }
 
@@ -169,10 +170,8 @@ Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, 
   auto* turned = taps.mutable_data_ptr<float>();
   const auto* windows = weight.const_data_ptr<float>();
   at::parallel_for(0, s.o, std::max<int64_t>(1, (1 << 12) / s.c), [&](int64_t begin, int64_t end) {
-    for (int64_t o = begin; o < end; ++o)
-      for (int64_t c = 0; c < s.c; ++c)
-        for (int64_t tap = 0; tap < kTaps; ++tap)
-          turned[((o + 1) * kTaps - 1 - tap) * s.c + c] = windows[(o * s.c + c) * kTaps + tap];
+    for (int64_t o = begin; o < end; ++o)  // the last tap first
+      transpose(windows + o * s.c * kTaps, kTaps, turned + ((o + 1) * kTaps - 1) * s.c, -s.c, s.c, kTaps);
   });
   const int64_t padding[] = {2 - s.padding[0], 2 - s.padding[1]};
   return convolve(gradient, transformed(taps), std::nullopt, s.h, s.w, padding);
@@ -192,7 +191,7 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
   const auto slope_tiles = at::empty({parts, kTile * block * s.o}, input.options());
   const int64_t window_count = s.c * s.o;
   const auto products = at::empty({parts, window_count}, input.options());
-  auto sums = at::zeros({parts, kTile, window_count}, input.options());
+  auto sums = at::empty({parts, kTile, window_count}, input.options());
   auto* all_in = tiles.mutable_data_ptr<float>();
   auto* all_slope_in = slope_tiles.mutable_data_ptr<float>();
   auto* all_products = products.mutable_data_ptr<float>();
@@ -203,7 +202,8 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
       auto* slope_in = all_slope_in + part * slope_tiles.size(1);
       auto* product = all_products + part * window_count;
       auto* sum = all_sums + part * kTile * window_count;
-      for (int64_t b = part * blocks / parts; b < (part + 1) * blocks / parts; ++b) {
+      const int64_t first_block = part * blocks / parts;
+      for (int64_t b = first_block; b < (part + 1) * blocks / parts; ++b) {
         const int64_t first = b * block, size = std::min(block, count - first);
         for (int64_t t = 0; t < size; ++t) {
           const float* pixels[16];
@@ -213,8 +213,9 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
           loops.from_gradient(pixels, s.o, slope_in + t * s.o, block * s.o);
         }
         for (int64_t i = 0; i < kTile; ++i) {
-          multiply(in + i * block * s.c, {1, s.c}, slope_in + i * block * s.o, s.o, product, s.o, s.c, size, s.o);
-          for (int64_t j = 0; j < window_count; ++j) sum[i * window_count + j] += product[j];
+          auto* out = b == first_block ? sum + i * window_count : product;
+          multiply(in + i * block * s.c, {1, s.c}, slope_in + i * block * s.o, s.o, out, s.o, s.c, size, s.o);
+          for (int64_t j = 0; out == product && j < window_count; ++j) sum[i * window_count + j] += product[j];
         }
       }
     }
@@ -222,13 +223,16 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
   for (int64_t part = 1; part < parts; ++part) sums[0].add_(sums[part]);
   const auto taps = at::empty({s.c, kTaps, s.o}, input.options());
   const auto* total = sums.const_data_ptr<float>();
-  bool is_finite = true;
+  std::atomic<bool> is_finite{true};
   auto* out = taps.mutable_data_ptr<float>();
-  for (int64_t c = 0; c < s.c; ++c)
-    is_finite &= loops.to_window(total + c * s.o, window_count, s.o, out + c * kTaps * s.o, s.o);
+  at::parallel_for(0, s.c, std::max<int64_t>(1, (1 << 12) / s.o), [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c)
+      if (!loops.to_window(total + c * s.o, window_count, s.o, out + c * kTaps * s.o, s.o)) is_finite = false;
+  });
   if (!is_finite) return {};
   auto result = at::empty({s.o, s.c, 3, 3}, input.options());
-  transpose(taps.const_data_ptr<float>(), s.o, result.mutable_data_ptr<float>(), s.c * kTaps, s.c * kTaps, s.o);
+  turn_matrices(taps.const_data_ptr<float>(), result.mutable_data_ptr<float>(), sizeof(float), 1, s.c * kTaps, s.o,
+                /*in_parallel=*/true);
   return result;
 }
 
