@@ -43,7 +43,8 @@ bool read_geometry(Convolution& c, const torch::jit::Stack& stack, size_t at) {
   c.transposed = stack[at + 3].toBool();
   c.output_padding = stack[at + 4].toIntVector();
   c.groups = stack[at + 5].toInt();
-  return true;
+  const auto all = [](const std::vector<int64_t>& list, int64_t least) { return list[0] >= least && list[1] >= least; };
+  return all(c.stride, 1) && all(c.padding, 0) && all(c.dilation, 1) && c.groups >= 1;  // else eager says what is wrong
 }
 
 bool is_float_map(const Tensor& tensor) {
@@ -63,13 +64,35 @@ bool can_choose(const Convolution& c) {
   return is_map(c.input, c) && is_plain(c.weight) && context.userEnabledMkldnn() && !context.deterministicAlgorithms();
 }
 
-ConvolutionShape shape_of(const Convolution& c, int64_t oh, int64_t ow) {
+int64_t window(const Convolution& c, int dim) { return c.dilation[dim] * (c.weight.size(2 + dim) - 1) + 1; }
+
+// Of a dim of the input, or of the map that a transposed convolution makes.
+int64_t out_size(const Convolution& c, int dim, int64_t size) {
+  return (size + 2 * c.padding[dim] - window(c, dim)) / c.stride[dim] + 1;
+}
+int64_t transposed_size(const Convolution& c, int dim) {
+  return (c.input.size(2 + dim) - 1) * c.stride[dim] - 2 * c.padding[dim] + window(c, dim) + c.output_padding[dim];
+}
+
+// A transposed convolution is the gradient of another one by its input: that one's shape.
+ConvolutionShape shape_of(const Convolution& c) {
   ConvolutionShape s{};
-  s.n = c.input.size(0), s.c = c.input.size(1), s.h = c.input.size(2), s.w = c.input.size(3);
-  s.o = c.weight.size(0), s.kh = c.weight.size(2), s.kw = c.weight.size(3);
-  s.oh = oh, s.ow = ow;
+  const int64_t h = c.input.size(2), w = c.input.size(3);
+  s.n = c.input.size(0), s.o = c.weight.size(0), s.kh = c.weight.size(2), s.kw = c.weight.size(3);
+  if (c.transposed) {
+    s.c = c.weight.size(1), s.h = transposed_size(c, 0), s.w = transposed_size(c, 1), s.oh = h, s.ow = w;
+  } else {
+    s.c = c.input.size(1), s.h = h, s.w = w, s.oh = out_size(c, 0, h), s.ow = out_size(c, 1, w);
+  }
   for (int i = 0; i < 2; ++i) s.stride[i] = c.stride[i], s.padding[i] = c.padding[i], s.dilation[i] = c.dilation[i];
   return s;
+}
+
+// Otherwise it is eager's to say what is wrong.
+bool fits(const Convolution& c, const ConvolutionShape& s) {
+  if (s.h <= 0 || s.w <= 0 || s.oh <= 0 || s.ow <= 0) return false;
+  if (!c.transposed) return s.c == c.weight.size(1) * c.groups;
+  return s.o == c.input.size(1) && out_size(c, 0, s.h) == s.oh && out_size(c, 1, s.w) == s.ow;
 }
 
 void add_words(Problem& problem, IntArrayRef words) { problem.insert(problem.end(), words.begin(), words.end()); }
@@ -165,15 +188,48 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
 
 // Those of our own.
 uint32_t own_ways(Kind kind, const Convolution& c, const ConvolutionShape& s) {
-  if (c.transposed || c.groups != 1) return 0;
+  if (c.groups != 1) return 0;
   const bool may_use_tiles = kind == kWeightGradient ? is_weight_gradient_for_winograd(s) : is_for_winograd(s);
   return (s.columns_bytes() <= kMaxColumnsBytes ? bit(kByColumns) : 0) | (s.is_pointwise() ? bit(kBySamples) : 0) |
          (may_use_tiles ? bit(kByWinograd) : 0) | (is_for_strips(s) ? bit(kByStrips) : 0);
 }
 
-int64_t out_size(const Convolution& c, int dim) {
-  const int64_t window = c.dilation[dim] * (c.weight.size(2 + dim) - 1) + 1;
-  return (c.input.size(2 + dim) + 2 * c.padding[dim] - window) / c.stride[dim] + 1;
+using Optional = std::optional<Tensor>;
+
+Tensor& add_bias(Tensor& map, const Optional& bias) {
+  return bias ? map.add_(bias->view({1, bias->size(0), 1, 1})) : map;
+}
+
+// By one of our own ways; undefined where it is none, or declines.
+Tensor forward_by(int way, const Tensor& input, const Tensor& weight, const Optional& bias, const ConvolutionShape& s) {
+  Tensor result;
+  switch (way) {
+    case kByColumns: result = forward_by_columns(input, weight, s); return add_bias(result, bias);
+    case kBySamples: result = forward_by_samples(input, weight, s); return add_bias(result, bias);
+    case kByWinograd: return forward_by_winograd(input, weight, bias, s);
+    case kByStrips: return forward_by_strips(input, weight, bias, s);
+    default: return result;
+  }
+}
+
+Tensor input_gradient_by(int way, const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
+  switch (way) {
+    case kByColumns: return input_gradient_by_columns(gradient, weight, s);
+    case kBySamples: return input_gradient_by_samples(gradient, weight, s);
+    case kByWinograd: return input_gradient_by_winograd(gradient, weight, s);
+    case kByStrips: return input_gradient_by_strips(gradient, weight, s);
+    default: return {};
+  }
+}
+
+Tensor weight_gradient_by(int way, const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
+  switch (way) {
+    case kByColumns: return weight_gradient_by_columns(gradient, input, s);
+    case kBySamples: return weight_gradient_by_samples(gradient, input, s);
+    case kByWinograd: return weight_gradient_by_winograd(gradient, input, s);
+    case kByStrips: return weight_gradient_by_strips(gradient, input, s);
+    default: return {};
+  }
 }
 
 // The two gradients apart, each by the way that is fastest for it alone: PyTorch's own kernel computes them one after the
@@ -183,13 +239,8 @@ Tensor input_gradient(const Convolution& c, const Tensor& gradient, const Convol
   run_in_order(problem_of(kInputGradient, c, gradient, 0),
                bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kInputGradient, c, s), c, gradient, Input::kSizes,
                [&](int way, const Ordered& o) {
-                 switch (way) {
-                   case kByColumns: result = input_gradient_by_columns(o.gradient, c.weight, s); break;
-                   case kBySamples: result = input_gradient_by_samples(o.gradient, c.weight, s); break;
-                   case kByWinograd: result = input_gradient_by_winograd(o.gradient, c.weight, s); break;
-                   case kByStrips: result = input_gradient_by_strips(o.gradient, c.weight, s); break;
-                   default: break;
-                 }
+                 result = c.transposed ? forward_by(way, o.gradient, c.weight, std::nullopt, s)
+                                       : input_gradient_by(way, o.gradient, c.weight, s);
                  if (!result.defined()) result = std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false}));
                  result = finished_like_input(c, result);
                });
@@ -204,13 +255,8 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
   run_in_order(problem_of(kWeightGradient, c, gradient, with_bias),
                bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kWeightGradient, c, s), c, gradient, Input::kValues,
                [&](int way, const Ordered& o) {
-                 switch (way) {
-                   case kByColumns: weight = weight_gradient_by_columns(o.gradient, o.c.input, s); break;
-                   case kBySamples: weight = weight_gradient_by_samples(o.gradient, o.c.input, s); break;
-                   case kByWinograd: weight = weight_gradient_by_winograd(o.gradient, o.c.input, s); break;
-                   case kByStrips: weight = weight_gradient_by_strips(o.gradient, o.c.input, s); break;
-                   default: break;
-                 }
+                 weight = c.transposed ? weight_gradient_by(way, o.c.input, o.gradient, s)
+                                       : weight_gradient_by(way, o.gradient, o.c.input, s);
                  if (!weight.defined()) {
                    results = backward(o.c, o.gradient, bias_sizes, {false, true, with_bias});
                    weight = as_eager(weight);
@@ -229,31 +275,24 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   if (!stack[0].isTensor() || !stack[1].isTensor()) return false;
   c.input = stack[0].toTensor(), c.weight = stack[1].toTensor();
   if (!is_map(c.input, c) || !read_geometry(c, stack, 3) || !can_choose(c)) return false;
-  const auto bias = stack[2].toOptional<Tensor>();
-  const bool has_bias = bias && bias->defined();
-  ConvolutionShape s{};
-  uint32_t allowed = bit(kAsEager) | bit(kChannelsInnermost);
-  if (!c.transposed) {
-    s = shape_of(c, out_size(c, 0), out_size(c, 1));
-    if (s.c != c.weight.size(1) * c.groups || s.oh <= 0 || s.ow <= 0) return false;  // eager says what is wrong
-    if (!has_bias || bias->scalar_type() == at::kFloat) allowed |= own_ways(kForward, c, s);
-  }
+  auto bias = stack[2].toOptional<Tensor>();
+  if (bias && !bias->defined()) bias.reset();
+  const auto s = shape_of(c);
+  if (!fits(c, s)) return false;
+  const bool may_add_bias = !bias || bias->scalar_type() == at::kFloat;
+  const uint32_t allowed =
+      bit(kAsEager) | bit(kChannelsInnermost) | (may_add_bias ? own_ways(kForward, c, s) : 0);
   Tensor result;
-  run_in_order(problem_of(kForward, c, {}, has_bias), allowed, c, {}, Input::kValues, [&](int way, const Ordered& o) {
-    switch (way) {
-      case kByColumns: result = forward_by_columns(o.c.input, c.weight, s); break;
-      case kBySamples: result = forward_by_samples(o.c.input, c.weight, s); break;
-      case kByWinograd: result = forward_by_winograd(o.c.input, c.weight, has_bias ? bias : std::nullopt, s); break;
-      case kByStrips: result = forward_by_strips(o.c.input, c.weight, has_bias ? bias : std::nullopt, s); break;
-      default: break;
-    }
-    if (!result.defined()) result = forward(o.c, bias);
-    if (way != kByColumns && way != kBySamples) {
-      result = finished(c, result);
-    } else if (has_bias) {
-      result.add_(bias->view({1, s.o, 1, 1}));
-    }
-  });
+  run_in_order(problem_of(kForward, c, {}, bias.has_value()), allowed, c, {}, Input::kValues,
+               [&](int way, const Ordered& o) {
+                 if (!c.transposed) {
+                   result = forward_by(way, o.c.input, c.weight, bias, s);
+                 } else if (result = input_gradient_by(way, o.c.input, c.weight, s); result.defined()) {
+                   add_bias(result, bias);
+                 }
+                 if (!result.defined()) result = forward(o.c, bias);
+                 result = finished(c, result);
+               });
   stack.clear();
   stack.emplace_back(std::move(result));
   return true;
@@ -272,7 +311,8 @@ bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
   const auto wanted = stack[10].toBoolList();
   const std::array<bool, 3> mask{wanted[0], wanted[1], wanted[2]};
   if (!mask[0] && !mask[1]) return false;
-  const auto s = shape_of(c, gradient.size(2), gradient.size(3));
+  const auto s = shape_of(c);
+  if (!fits(c, s)) return false;
   Tensor input, weight, bias;
   if (mask[0]) input = input_gradient(c, gradient, s);
   if (mask[1]) {

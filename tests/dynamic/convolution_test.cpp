@@ -40,7 +40,15 @@ const Case kCases[] = {
     {"large_padding", 1, 2, 3, 3, 4, 3, 3, 2, 2, 1, 1, false, true},
     {"groups", 2, 4, 6, 6, 6, 3, 3, 1, 1, 1, 2, false, true},
     {"depthwise", 2, 4, 6, 6, 4, 3, 3, 1, 1, 1, 4, false, false},
+    {"stride_wide_window", 2, 3, 11, 10, 5, 5, 4, 3, 2, 1, 1, false, true},
+    {"stride_beyond_window", 2, 3, 11, 10, 5, 2, 1, 3, 0, 1, 1, false, true},
+    {"stride_dilated", 1, 3, 13, 12, 4, 3, 2, 2, 1, 3, 1, false, true},
+    {"stride_dilated_alike", 2, 3, 13, 12, 4, 3, 3, 2, 1, 2, 1, false, false},
     {"transposed", 2, 4, 5, 6, 3, 4, 4, 2, 1, 1, 1, true, true},
+    {"transposed_pointwise", 2, 4, 5, 6, 3, 1, 1, 1, 0, 1, 1, true, true},
+    {"transposed_window", 2, 16, 5, 6, 17, 3, 3, 1, 1, 1, 1, true, true},
+    {"transposed_one_pixel", 3, 4, 1, 1, 5, 4, 4, 1, 0, 1, 1, true, false},
+    {"transposed_groups", 2, 4, 5, 6, 3, 3, 3, 2, 1, 1, 2, true, true},
 };
 
 struct Convolutions : testing::TestWithParam<Case> {
@@ -64,16 +72,17 @@ void expect_near(const at::Tensor& own, const at::Tensor& exact, const at::Tenso
   EXPECT_LE(error, 1e-5 * (1 + exact.abs().max().item<double>())) << what;
 }
 
-constexpr int kEnough = 15;  // calls, so that each way was taken and the choice is used
+constexpr int kEnough = 20;  // calls, so that each way was taken and the choice is used
 
-TEST_P(Convolutions, AllWaysAgree) {
-  const auto& p = GetParam();
+// What one case gives in calls on end, against float64; sizes and strides are eager's.
+void expect_agreement(const Case& p, bool in_any_order, int calls) {
   at::manual_seed(1);
   const std::vector<int64_t> stride{p.stride, p.stride}, padding{p.padding, p.padding}, dilation{p.dilation, p.dilation},
       output_padding{0, 0};
   const auto x = at::randn({p.n, p.c, p.h, p.w});
   const auto w = p.transposed ? at::randn({p.c, p.o, p.kh, p.kw}) : at::randn({p.o, p.c / p.groups, p.kh, p.kw});
-  const auto b = p.bias ? at::randn({p.o}) : at::Tensor();
+  const int64_t out_channels = p.transposed ? p.o * p.groups : p.o;
+  const auto b = p.bias ? at::randn({out_channels}) : at::Tensor();
   const std::optional<at::Tensor> bias = p.bias ? std::optional(b) : std::nullopt;
   const std::optional<at::Tensor> exact_bias = p.bias ? std::optional(b.to(at::kDouble)) : std::nullopt;
   auto run = [&](const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& with) {
@@ -81,28 +90,43 @@ TEST_P(Convolutions, AllWaysAgree) {
   };
   const auto eager = run(x, w, bias), exact = run(x.to(at::kDouble), w.to(at::kDouble), exact_bias);
   const auto gradient = at::randn(eager.sizes());
-  const std::vector<int64_t> bias_sizes{p.o};
+  const std::vector<int64_t> bias_sizes{out_channels};
   const at::OptionalIntArrayRef sizes = p.bias ? at::OptionalIntArrayRef(bias_sizes) : at::OptionalIntArrayRef();
   auto run_backward = [&](at::ScalarType type) {
     return at::convolution_backward(gradient.to(type), x.to(type), w.to(type), sizes, stride, padding, dilation,
                                     p.transposed, output_padding, p.groups, {true, true, p.bias});
   };
   const auto eager_gradients = run_backward(at::kFloat), exact_gradients = run_backward(at::kDouble);
-  for (int call = 0; call < kEnough; ++call) {
-    torch::jit::Stack stack{x, w, p.bias ? c10::IValue(b) : c10::IValue(), stride, padding, dilation, p.transposed,
+  const auto ordered = [&](const at::Tensor& map) {
+    return in_any_order ? map.contiguous(at::MemoryFormat::ChannelsLast) : map;
+  };
+  const auto from_planes = [&](const at::Tensor& map) { return in_any_order ? map.contiguous() : map; };
+  for (int call = 0; call < calls; ++call) {
+    torch::jit::Stack stack{ordered(x), w, p.bias ? c10::IValue(b) : c10::IValue(), stride, padding, dilation, p.transposed,
                             output_padding, p.groups};
-    ASSERT_TRUE(try_convolution(stack));
+    ASSERT_TRUE(try_convolution(stack, in_any_order));
     ASSERT_EQ(stack.size(), 1u);
-    expect_near(stack[0].toTensor(), exact, eager, "forward");
-    torch::jit::Stack back{gradient, x, w, p.bias ? c10::IValue(bias_sizes) : c10::IValue(), stride, padding, dilation,
+    expect_near(from_planes(stack[0].toTensor()), exact, eager, "forward");
+    torch::jit::Stack back{ordered(gradient), ordered(x), w, p.bias ? c10::IValue(bias_sizes) : c10::IValue(), stride, padding, dilation,
                            p.transposed, output_padding, p.groups, c10::List<bool>({true, true, p.bias})};
-    ASSERT_TRUE(try_convolution_backward(back));
+    ASSERT_TRUE(try_convolution_backward(back, in_any_order));
     ASSERT_EQ(back.size(), 3u);
-    expect_near(back[0].toTensor(), std::get<0>(exact_gradients), std::get<0>(eager_gradients), "input");
+    expect_near(from_planes(back[0].toTensor()), std::get<0>(exact_gradients), std::get<0>(eager_gradients), "input");
     expect_near(back[1].toTensor(), std::get<1>(exact_gradients), std::get<1>(eager_gradients), "weight");
     EXPECT_EQ(back[2].toTensor().defined(), p.bias);
     if (p.bias) expect_near(back[2].toTensor(), std::get<2>(exact_gradients), std::get<2>(eager_gradients), "bias");
   }
+}
+
+TEST_P(Convolutions, AllWaysAgree) { expect_agreement(GetParam(), /*in_any_order=*/false, kEnough); }
+
+TEST_P(Convolutions, EachWayAgrees) {
+  for (int way = 0; way < kMaxWays; ++way) {
+    SCOPED_TRACE(way);
+    forced_way = way;
+    for (const bool in_any_order : {false, true}) expect_agreement(GetParam(), in_any_order, 1);
+  }
+  forced_way = -1;
 }
 
 TEST_P(Convolutions, OnlyWhatIsWanted) {
@@ -114,7 +138,7 @@ TEST_P(Convolutions, OnlyWhatIsWanted) {
   const auto y = at::convolution(x, w, {}, stride, padding, dilation, p.transposed, zeros, p.groups);
   for (int mask = 1; mask < 8; ++mask) {
     const bool wants[3] = {(mask & 1) > 0, (mask & 2) > 0, (mask & 4) > 0};
-    torch::jit::Stack stack{at::randn(y.sizes()), x, w, std::vector<int64_t>{p.o}, stride, padding, dilation,
+    torch::jit::Stack stack{at::randn(y.sizes()), x, w, std::vector<int64_t>{y.size(1)}, stride, padding, dilation,
                             p.transposed, zeros, p.groups, c10::List<bool>({wants[0], wants[1], wants[2]})};
     if (!try_convolution_backward(stack)) {
       EXPECT_EQ(mask, 4);
@@ -127,6 +151,43 @@ TEST_P(Convolutions, OnlyWhatIsWanted) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Convolutions, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Strips, ManyOfThemAndThreads) {
+  const std::vector<int64_t> one{1, 1}, two{2, 2}, zero{0, 0};
+  at::manual_seed(3);
+  const auto x = at::randn({3, 40, 51, 46}), w = at::randn({24, 40, 3, 3}), b = at::randn({24});
+  const auto wide = [](const at::Tensor& tensor) { return tensor.to(at::kDouble); };
+  const auto exact = at::convolution(wide(x), wide(w), wide(b), two, one, one, false, zero, 1);
+  const auto gradient = at::randn(exact.sizes());
+  const auto gradients = at::convolution_backward(wide(gradient), wide(x), wide(w), {}, two, one, one, false, zero, 1,
+                                                  {true, true, false});
+  forced_way = 5;
+  const int before = at::get_num_threads();
+  for (const int threads : {1, 2, 3}) {
+    at::set_num_threads(threads);
+    torch::jit::Stack stack{x, w, b, two, one, one, false, zero, int64_t{1}};
+    ASSERT_TRUE(try_convolution(stack));
+    expect_near(stack[0].toTensor(), exact, exact, "forward");
+    torch::jit::Stack back{gradient, x, w, c10::IValue(), two, one, one, false, zero, int64_t{1},
+                           c10::List<bool>({true, true, false})};
+    ASSERT_TRUE(try_convolution_backward(back));
+    expect_near(back[0].toTensor(), std::get<0>(gradients), std::get<0>(gradients), "input");
+    expect_near(back[1].toTensor(), std::get<1>(gradients), std::get<1>(gradients), "weight");
+  }
+  at::set_num_threads(before);
+  forced_way = -1;
+}
+
+TEST(Convolution, LeavesWhatCannotBe) {
+  const std::vector<int64_t> one{1, 1}, zero{0, 0};
+  const auto x = at::randn({2, 3, 5, 5}), w = at::randn({4, 3, 3, 3});
+  torch::jit::Stack no_stride{x, w, c10::IValue(), zero, zero, one, false, zero, int64_t{1}};
+  EXPECT_FALSE(try_convolution(no_stride));
+  torch::jit::Stack no_dilation{x, w, c10::IValue(), one, zero, zero, false, zero, int64_t{1}};
+  EXPECT_FALSE(try_convolution(no_dilation));
+  torch::jit::Stack too_large{x, at::randn({4, 3, 7, 7}), c10::IValue(), one, zero, one, false, zero, int64_t{1}};
+  EXPECT_FALSE(try_convolution(too_large));
+}
 
 // With its channels innermost or not, by tiles.
 struct ByTiles : testing::Test {
