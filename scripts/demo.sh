@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Command one: sets everything up, then trains a small BERT on real data (the standard library's
-# own source), eagerly and in lockstep side by side, and compares all bits after every step.
+# own source) side by side: eagerly, in lockstep with all bits compared after every step, and in
+# lockstep as fast as it goes.
 #
 #   bash scripts/demo.sh                     the sample bert_cls, 100 steps
 #   bash scripts/demo.sh gpt2 --steps 30     another folder of samples/, with its options

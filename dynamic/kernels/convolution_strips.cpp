@@ -27,7 +27,8 @@ using at::Tensor;
 constexpr int64_t kStripFloats = 1 << 16;  // of patches: half of a common second cache
 constexpr int64_t kFewestRows = 32, kMostRows = 512;
 constexpr int64_t kFewestSummed = 128;      // rows that are added to the gradient of a weight at a time
-constexpr int64_t kMostWeights = 1 << 20;  // each thread has a sum of its own for them
+constexpr int64_t kMostWeights = 1 << 20;   // each thread has a sum of its own for them
+constexpr int64_t kCommonChannels = 8;     // a multiple of them fills registers
 
 // Rows of a matrix, dense, so many floats apart.
 template <class Value>
@@ -163,8 +164,10 @@ GradientPart part_of(const ConvolutionShape& s, const PixelClass& y, const Pixel
 
 }  // namespace
 
+// What oneDNN has good kernels for is not tried.
 bool is_for_strips(const ConvolutionShape& s) {
-  return sgemm_ && !s.is_pointwise() && s.o * s.depth() <= kMostWeights;
+  const bool is_common = s.stride[0] == 1 && s.stride[1] == 1 && s.c % kCommonChannels == 0 && s.o % kCommonChannels == 0;
+  return sgemm_ && !is_common && !s.is_pointwise() && s.o * s.depth() <= kMostWeights;
 }
 
 Tensor forward_by_strips(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 import numpy as np
@@ -19,6 +20,24 @@ def differences(eager: dict[str, object], other: dict[str, object]) -> list[str]
         if difference:
             found.append(f"{name}: {difference}")
     return sorted(found)
+
+
+def largest_distance(eager: dict[str, object], other: dict[str, object]) -> float:
+    """How far floating values of the same name are apart, over eager's magnitude where that is
+    above 1; infinite where only one of two is a NaN; 0.0 if there are none."""
+    largest = 0.0
+    for name in eager.keys() & other.keys():
+        a, b = eager[name], other[name]
+        if isinstance(a, float) and isinstance(b, float):
+            a, b = torch.tensor(a), torch.tensor(b)
+        if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+            continue
+        if a.is_floating_point() and a.numel() > 0 and a.shape == b.shape:
+            exact = a.detach().double()
+            apart = (exact - b.detach().double()).abs() / exact.abs().clamp(min=1)
+            same = (a == b) | (a.isnan() & b.isnan())
+            largest = max(largest, apart.masked_fill(same, 0).nan_to_num(math.inf).max().item())
+    return largest
 
 
 def _difference(a: object, b: object) -> str | None:

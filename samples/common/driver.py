@@ -1,4 +1,4 @@
-"""Runs a sample program eagerly, co-executed, or both side by side."""
+"""Runs a sample program eagerly, co-executed, or side by side."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Callable
 
 from tqdm import tqdm
 
-from .compare import differences
+from .compare import differences, largest_distance
 from .program import Program, flatten
-from .report import Outcome, print_table
+from .report import Column, Outcome, print_table
 from .streams import RandomStreams
 
 WARM_UP_STEPS = 20  # in these a program shows the ways that it can take
+
+MODES = ("eager", "strict", "default", "compare")
 
 Make = Callable[[str, int], Program]
 
@@ -43,12 +45,16 @@ class Copy:
         """Everything to compare: the program's state, its random streams, the step's result."""
         state = self.program.state()
         state.update(self.streams.state())
-        state.update(flatten("returned", self.returned))
+        state.update(self.results())
         return state
 
+    def results(self) -> dict[str, object]:
+        """What the last step returned."""
+        return flatten("returned", self.returned)
 
-def lockstep_decorator(when: str) -> Callable:
-    """The decorator for the co-executed copy; a clear message where lockstep is not built."""
+
+def lockstep_decorator(when: str, numerics: str = "strict") -> Callable:
+    """The decorator for a co-executed copy; a clear message where lockstep is not built."""
     try:
         import lockstep
     except ImportError as error:
@@ -56,50 +62,65 @@ def lockstep_decorator(when: str) -> Callable:
         raise SystemExit(message) from error
 
     def decorate(step: Callable) -> Callable:
-        return lockstep.function(step, numerics="strict", when=when)
+        return lockstep.function(step, numerics=numerics, when=when)
 
     return decorate
 
 
 def run_compare(
-    make: Make, size: str, steps: int, when: str, seed: int = 0, show: bool = True
+    make: Make,
+    size: str,
+    steps: int,
+    when: str,
+    seed: int = 0,
+    numerics: tuple[str, ...] = ("strict",),
+    show: bool = True,
 ) -> Outcome:
-    """Trains an eager and a co-executed copy side by side and compares them after every step.
+    """Trains an eager copy and one co-executed copy for each of `numerics` side by side.
 
-    Stops at the first step after which they differ. Counters start after the warm-up.
+    After every step all bits of the strict copy are compared with eager's, and the results of the
+    default copy; stops at the first step after which bits differ. Counters start after the warm-up.
     `show` says whether there is a progress bar.
     """
     import lockstep
 
     eager = Copy(make, size, seed)
-    copy = Copy(make, size, seed, lockstep_decorator(when))
+    copies = {name: Copy(make, size, seed, lockstep_decorator(when, name)) for name in numerics}
+    every = {"eager": eager, **copies}
+    columns = {name: Column(name, copy.seconds) for name, copy in every.items()}
     warm_up = min(WARM_UP_STEPS, steps // 2)
-    outcome = Outcome(eager.program.name, eager.seconds, copy.seconds, warm_up)
-    bar = tqdm(range(steps), desc=eager.program.name, unit="step", disable=not show)
+    outcome = Outcome(eager.program.name, columns, warm_up)
+    bar = tqdm(range(steps), desc=outcome.name, unit="step", disable=not show)
     for index in bar:
         if index == warm_up:
-            lockstep.reset_stats(copy.step)
-        eager.advance(index)
-        copy.advance(index)
-        outcome.differences = differences(eager.state(), copy.state())
+            for copy in copies.values():
+                lockstep.reset_stats(copy.step)
+        for copy in every.values():
+            copy.advance(index)
         outcome.steps = index + 1
-        if outcome.differences:
-            break
-        bar.set_postfix_str(_ratio(eager.seconds, copy.seconds))
+        if "default" in copies:
+            apart = largest_distance(eager.results(), copies["default"].results())
+            outcome.loss_distance = max(outcome.loss_distance or 0.0, apart)
+        if "strict" in copies:
+            outcome.differences = differences(eager.state(), copies["strict"].state())
+            if outcome.differences:
+                break
+        bar.set_postfix_str(
+            ", ".join(f"{name} {copy.seconds[-1] * 1e3:.1f} ms" for name, copy in every.items())
+        )
     bar.close()
-    outcome.stats = dict(lockstep.stats(copy.step))
+    for name, copy in copies.items():
+        columns[name].stats = dict(lockstep.stats(copy.step))
     return outcome
 
 
-def run_single(make: Make, size: str, steps: int, decorate: Callable | None, seed: int) -> Outcome:
-    """Trains one copy, eager or co-executed. Counters start after the warm-up."""
+def run_single(make: Make, size: str, steps: int, mode: str, when: str, seed: int) -> Outcome:
+    """Trains one copy: eager, strict or default. Counters start after the warm-up."""
+    decorate = None if mode == "eager" else lockstep_decorator(when, mode)
     copy = Copy(make, size, seed, decorate)
+    column = Column(mode, copy.seconds)
     warm_up = min(WARM_UP_STEPS, steps // 2)
-    outcome = Outcome(copy.program.name, [], [], warm_up, steps)
-    if decorate is None:
-        outcome.eager_seconds = copy.seconds
-    else:
-        outcome.copy_seconds = copy.seconds
+    outcome = Outcome(copy.program.name, {mode: column}, warm_up, steps)
     for index in tqdm(range(steps), desc=copy.program.name, unit="step"):
         if index == warm_up and decorate is not None:
             import lockstep
@@ -107,17 +128,13 @@ def run_single(make: Make, size: str, steps: int, decorate: Callable | None, see
             lockstep.reset_stats(copy.step)
         copy.advance(index)
     if decorate is not None:
-        outcome.stats = dict(lockstep.stats(copy.step))
+        column.stats = dict(lockstep.stats(copy.step))
     return outcome
-
-
-def _ratio(eager: list[float], copy: list[float]) -> str:
-    return f"eager {eager[-1] * 1e3:.1f} ms, lockstep {copy[-1] * 1e3:.1f} ms"
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mode", choices=("eager", "strict", "compare"), default="compare")
+    parser.add_argument("--mode", choices=MODES, default="compare")
     parser.add_argument("--size", choices=("small", "bench"), default="bench")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--when", choices=("auto", "always"), default="auto")
@@ -134,9 +151,9 @@ def main(make: Make, argv: list[str] | None = None) -> int:
     size, steps, seed = arguments.size, arguments.steps, arguments.seed
     if arguments.mode == "compare":
         lockstep_decorator(arguments.when)
-        outcome = run_compare(make, size, steps, arguments.when, seed)
+        numerics = ("strict", "default")
+        outcome = run_compare(make, size, steps, arguments.when, seed, numerics)
     else:
-        decorate = None if arguments.mode == "eager" else lockstep_decorator(arguments.when)
-        outcome = run_single(make, size, steps, decorate, seed)
-    print_table(outcome, arguments.mode)
+        outcome = run_single(make, size, steps, arguments.mode, arguments.when, seed)
+    print_table(outcome)
     return 1 if outcome.differences else 0

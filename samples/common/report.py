@@ -10,21 +10,16 @@ from rich.table import Table
 
 
 @dataclass
-class Outcome:
-    """What a run gave.
+class Column:
+    """One copy of the program.
 
-    eager_seconds, copy_seconds  time of each step, empty for a copy that did not run
-    warm_up                      number of steps at the start that the figures leave out
-    differences                  one sentence each for what differs after the last step
-    stats                        lockstep.stats of the co-executed step since the warm-up
+    name     eager, strict or default
+    seconds  time of each step
+    stats    lockstep.stats of the co-executed step since the warm-up; empty for eager
     """
 
     name: str
-    eager_seconds: list[float]
-    copy_seconds: list[float]
-    warm_up: int
-    steps: int = 0
-    differences: list[str] = field(default_factory=list)
+    seconds: list[float]
     stats: dict = field(default_factory=dict)
 
     def graph_share(self) -> float:
@@ -32,25 +27,65 @@ class Outcome:
         return self.stats["graph_ops"] / self.stats["ops"] if self.stats.get("ops") else 0.0
 
 
-def print_table(outcome: Outcome, mode: str) -> None:
-    """Prints the result of a run; `mode` is eager, strict or compare."""
+@dataclass
+class Outcome:
+    """What a run gave.
+
+    columns        by name, in the order of the table
+    warm_up        number of steps at the start that the figures leave out
+    differences    one sentence each for what differs between eager and strict after the last step
+    loss_distance  how far default's results and eager's were apart at most (largest_distance);
+                   None where one of the two did not run
+    """
+
+    name: str
+    columns: dict[str, Column]
+    warm_up: int
+    steps: int = 0
+    differences: list[str] = field(default_factory=list)
+    loss_distance: float | None = None
+
+
+def print_table(outcome: Outcome) -> None:
+    """Prints the result of a run."""
     table = Table(title=f"{outcome.name}: step 1 to {outcome.steps}, {outcome.warm_up} of warm-up")
-    for column in ("", "eager", "lockstep"):
-        table.add_column(column, justify="left" if not column else "right")
-    if mode == "compare":
-        table.add_row("equal after every step", "", "no" if outcome.differences else "yes")
-    eager = _times(outcome.eager_seconds[outcome.warm_up :])
-    copy = _times(outcome.copy_seconds[outcome.warm_up :])
-    for label, left, right in zip(("median", "p10", "p90"), eager, copy, strict=True):
-        table.add_row(f"step time, {label}", left, right)
-    if outcome.stats:
-        _add_stats(table, outcome)
+    table.add_column("")
+    columns = list(outcome.columns.values())
+    for column in columns:
+        table.add_column(column.name, justify="right")
+    if len(columns) > 1:
+        table.add_row("against eager, after every step", *_agreement(outcome))
+    times = [_times(column.seconds[outcome.warm_up :]) for column in columns]
+    for label, *cells in zip(("median", "p10", "p90"), *times, strict=True):
+        table.add_row(f"step time, {label}", *cells)
+    if len(columns) > 1:
+        table.add_row("step time, of eager's", *_ratios(outcome))
+    _add_stats(table, columns)
     console = Console()
     console.print(table)
     for sentence in outcome.differences[:10]:
         console.print(f"after step {outcome.steps - 1}: {sentence}", highlight=False)
     if len(outcome.differences) > 10:
         console.print(f"and {len(outcome.differences) - 10} more")
+
+
+def _agreement(outcome: Outcome) -> list[str]:
+    cells = {"strict": "bits differ" if outcome.differences else "all bits equal"}
+    if outcome.loss_distance is not None:
+        cells["default"] = f"losses within {outcome.loss_distance:.1e}"
+    return [cells.get(name, "") for name in outcome.columns]
+
+
+def _ratios(outcome: Outcome) -> list[str]:
+    """Medians of the ratios of steps that ran one after the other."""
+    eager = np.array(outcome.columns["eager"].seconds[outcome.warm_up :])
+    cells = []
+    for column in outcome.columns.values():
+        own = np.array(column.seconds[outcome.warm_up :])
+        both = min(len(own), len(eager))
+        shown = column.name != "eager" and both > 0
+        cells.append(f"{np.median(own[:both] / eager[:both]):.2f}" if shown else "")
+    return cells
 
 
 def _times(seconds: list[float]) -> tuple[str, str, str]:
@@ -60,11 +95,16 @@ def _times(seconds: list[float]) -> tuple[str, str, str]:
     return f"{median:.2f} ms", f"{p10:.2f} ms", f"{p90:.2f} ms"
 
 
-def _add_stats(table: Table, outcome: Outcome) -> None:
-    stats = outcome.stats
-    table.add_row("ops run by the graph", "", f"{outcome.graph_share():.2%}")
-    table.add_row("materializations", "", str(stats["fetches"]))
-    table.add_row("divergences", "", str(stats["divergences"]))
-    table.add_row("time Python waited", "", f"{stats['wait_seconds'] * 1e3:.1f} ms")
-    for reason, count in sorted(stats.get("reasons", {}).items()):
-        table.add_row(f"reason {reason}", "", str(count))
+def _add_stats(table: Table, columns: list[Column]) -> None:
+    if not any(column.stats for column in columns):
+        return
+
+    def add(label, cell_of):
+        table.add_row(label, *(cell_of(column) if column.stats else "" for column in columns))
+
+    add("ops run by the graph", lambda column: f"{column.graph_share():.2%}")
+    add("materializations", lambda column: str(column.stats["fetches"]))
+    add("divergences", lambda column: str(column.stats["divergences"]))
+    add("time Python waited", lambda column: f"{column.stats['wait_seconds'] * 1e3:.1f} ms")
+    for reason in sorted({name for column in columns for name in column.stats.get("reasons", {})}):
+        add(f"reason {reason}", lambda column: str(column.stats["reasons"].get(reason, 0)))
