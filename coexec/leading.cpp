@@ -20,6 +20,7 @@
 #include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
+#include "dynamic/vm/thread_team.h"
 
 namespace lockstep::coexec {
 
@@ -274,7 +275,8 @@ Session::NativeRun::NativeRun(Session& session, const OpInfo& op, bool in_graph)
       span_(dynamic::SpanKind::kNative, session.cursor_),
       allocations_(session.cursor_),
       native_(session) {
-  session.may_have_workers_ |= op.kind == OpKind::kHost || op.kind == OpKind::kEager || op.kind == OpKind::kCompute;
+  const bool is_kernel = op.kind == OpKind::kHost || op.kind == OpKind::kEager || op.kind == OpKind::kCompute;
+  session.may_have_workers_ |= is_kernel && at::get_num_threads() > 1;
 }
 
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {
@@ -467,6 +469,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   const bool is_dynamic = depends_on_data && !is_resolved;
   if (is_dynamic && !op.writes && !op.draws && runs_on_one_thread()) {  // waits for what it reads, not for all that was asked
     count_in_graph(*node);
+    const dynamic::OneThreadScope alone(op.moves_values);
     return run_at_rest();
   }
   build_words(op, args);
@@ -493,9 +496,9 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
     settle_operands();
     return run_natively(op, stack);
   }
-  if (signature && can_run_on_host(op, *signature)) return run_natively(op, stack);
+  if (signature && can_run_on_host(op, *signature)) return run_small(op, stack, *signature);
   if (!signature || synchronous_ || must_wait(op, args, is_resolved)) {
-    if (signature && !synchronous_ && can_run_at_once(op)) return run_natively(op, stack);
+    if (signature && !synchronous_ && can_run_at_once(op)) return run_small(op, stack, *signature);
     return ask_and_wait(op, stack, node, signature);
   }
   ask(op, stack, node, *signature);

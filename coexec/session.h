@@ -167,6 +167,7 @@ class Session final : public tracer::OpSink {
                          std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>>& made,
                          bool* aliases);
   void run_natively(const graph::OpInfo& op, torch::jit::Stack* stack, bool in_graph = true);
+  void run_small(const graph::OpInfo& op, torch::jit::Stack* stack, const graph::Signature& signature);
   bool run_watching_warnings(const graph::OpInfo& op, torch::jit::Stack* stack, bool hides_warnings);
   void note_resized_outputs(graph::Signature& signature, at::ArrayRef<c10::IValue> results) const;
   void lead_resizing(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,

@@ -8,6 +8,7 @@
 #include "dynamic/fusion/op_body.h"
 #include "dynamic/kernels/kernel_table.h"
 #include "dynamic/shapes/shape_inference.h"
+#include "dynamic/vm/thread_team.h"
 
 namespace lockstep::coexec {
 
@@ -46,6 +47,16 @@ bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
 bool Session::can_run_at_once(const OpInfo& op) {
   const bool has_one_kernel = function_->is_strict || (dynamic::rounds_as_eager(op) && !dynamic::may_round_otherwise(op));
   return has_one_kernel && !op.draws && runs_on_one_thread() && take_operands_at_rest();
+}
+
+// On this thread alone, where that changes no bits: some kernels share even the least, and workers that this thread does
+// not have while the graph runner has some cost more than all of it.
+void Session::run_small(const OpInfo& op, torch::jit::Stack* stack, const Signature& signature) {
+  const bool counts = std::all_of(signature.outputs.begin(), signature.outputs.end(), [](const graph::Layout& output) {
+    return !output.is_defined() || c10::isIntegralType(output.dtype, /*includeBool=*/true);
+  });
+  const dynamic::OneThreadScope alone(op.is_pointwise || op.moves_values || (counts && !signature.outputs.empty()));
+  run_natively(op, stack);
 }
 
 // Its value is not there yet, or, where it is written, somebody pending still reads it.

@@ -2,7 +2,9 @@
 // generators before and after over PyTorch's operator database (tests/python/test_effects.py keeps watch).
 #include "graph/op_info.h"
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <unordered_map>
 
 namespace lockstep::graph {
@@ -152,6 +154,12 @@ bool draws_with_constants(const std::string& name) {
   return name == "aten::normal_" || name == "aten::normal.float_float" || name == "aten::normal_functional";
 }
 
+constexpr const char* kMoving[] = {
+    "aten::amax", "aten::amin", "aten::argmax", "aten::argmin", "aten::cat", "aten::embedding", "aten::flip",
+    "aten::gather", "aten::index", "aten::index_select", "aten::masked_select", "aten::max", "aten::min", "aten::nonzero",
+    "aten::roll", "aten::sort", "aten::stack", "aten::take", "aten::topk", "aten::tril", "aten::tril_", "aten::triu",
+    "aten::triu_"};
+
 }  // namespace
 
 void correct_effects(OpInfo& info) {
@@ -161,6 +169,7 @@ void correct_effects(OpInfo& info) {
   if (info.kind == OpKind::kAllocate && info.writes) info.kind = declared;  // out= variants
   info.bool_index_is_dynamic = base == "aten::index" || base == "aten::_unsafe_index";
   info.puts_by_index = base == "aten::index_put" || base == "aten::index_put_" || base == "aten::_index_put_impl_";
+  info.moves_values = std::ranges::find(kMoving, base) != std::end(kMoving);
   if (info.draws) info.layout_from_scalars = true;  // bad scalars raise: only values seen before run behind
   if (info.name == "aten::bernoulli_.float" || info.name == "aten::bernoulli.p" ||
       base == "aten::native_dropout") {

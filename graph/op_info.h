@@ -60,6 +60,7 @@ struct OpInfo {
   bool puts_by_index = false;       // writes where indices or truth values say
   bool layout_from_scalars = true;  // scalar values may decide output layouts
   bool is_pointwise = false;
+  bool moves_values = false;        // gives values of its operands, or their places: nothing is rounded
   bool returns_out = false;         // an out= variant: may resize what it writes
   bool writes = false;              // some argument is written
   bool may_warn = false;

@@ -179,6 +179,13 @@ void softmax(OpBody& b) {
   const Value x = b.in(0), powers = b.unary(Op::k_exp, b.sub(x, b.largest_of_row(x)));
   b.finish(b.div(powers, b.sum_of_row(powers)));
 }
+// Rows that are masked altogether are zero.
+void safe_softmax(OpBody& b) {
+  const Value x = b.in(0), zero = b.number(0), largest = b.largest_of_row(x);
+  const Value is_masked = b.binary(Op::k_eq, largest, b.number(-INFINITY));
+  const Value powers = b.unary(Op::k_exp, b.sub(x, largest));
+  b.finish(b.where(is_masked, zero, b.div(powers, b.sum_of_row(powers))));
+}
 void softmax_backward(OpBody& b) {
   const Value gradient = b.in(0), y = b.in(1);
   b.finish(b.mul(b.sub(gradient, b.sum_of_row(b.mul(gradient, y))), y));
@@ -284,6 +291,7 @@ const std::unordered_map<std::string_view, OpRow>& rows() {
       {"bitwise_and.Tensor", {&binary<Op::k_bit_and>, {}, {}, &is_truth}},
       {"bitwise_or.Tensor", {&binary<Op::k_bit_or>, {}, {}, &is_truth}},
       {"_softmax", {&softmax, {}, {}, &keeps_type, &dim_at<1>}},
+      {"_safe_softmax", {&safe_softmax, {}, {}, &keeps_type, &dim_at<1>}},
       {"_softmax_backward_data", {&softmax_backward, {}, {}, &keeps_type, &dim_at<2>}},
       {"_log_softmax", {&log_softmax, {}, {}, &keeps_type, &dim_at<1>}},
       {"_log_softmax_backward_data", {&log_softmax_backward, {}, {}, &keeps_type, &dim_at<2>}},
@@ -334,7 +342,7 @@ bool rounds_as_eager(const graph::OpInfo& op) {
   static const std::unordered_set<std::string_view> rounded = {
       "rsub", "lerp", "addcmul", "addcdiv", "pow", "exp", "expm1", "log", "log1p", "log2", "rsqrt", "tanh", "sigmoid",
       "erf", "sin", "cos", "leaky_relu_backward", "sigmoid_backward", "tanh_backward", "silu", "silu_backward", "gelu",
-      "gelu_backward", "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
+      "gelu_backward", "_softmax", "_safe_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
       "native_layer_norm"};
   std::string_view name = op.base;
   name.remove_prefix(name.find(':') + 2);

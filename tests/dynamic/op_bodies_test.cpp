@@ -159,6 +159,7 @@ std::vector<Sample> samples() {
   masked.select(0, 3).fill_(-INFINITY);
   for (const auto& input : {x, doubles, masked}) {
     all.push_back({"aten::_softmax", {input, -1, false}, kUlps});
+    all.push_back({"aten::_safe_softmax", {input, -1, kNone}, kUlps});
     all.push_back({"aten::_log_softmax", {input, 1, false}, kUlps});
   }
   for (const auto& sample : std::vector<Sample>{
