@@ -196,19 +196,19 @@ uint32_t own_ways(Kind kind, const Convolution& c, const ConvolutionShape& s) {
 
 using Optional = std::optional<Tensor>;
 
-Tensor& add_bias(Tensor& map, const Optional& bias) {
-  return bias ? map.add_(bias->view({1, bias->size(0), 1, 1})) : map;
+Tensor plus_bias(Tensor map, const Optional& bias) {
+  if (bias && map.defined()) map.add_(bias->view({1, bias->size(0), 1, 1}));
+  return map;
 }
 
 // By one of our own ways; undefined where it is none, or declines.
 Tensor forward_by(int way, const Tensor& input, const Tensor& weight, const Optional& bias, const ConvolutionShape& s) {
-  Tensor result;
   switch (way) {
-    case kByColumns: result = forward_by_columns(input, weight, s); return add_bias(result, bias);
-    case kBySamples: result = forward_by_samples(input, weight, s); return add_bias(result, bias);
+    case kByColumns: return plus_bias(forward_by_columns(input, weight, s), bias);
+    case kBySamples: return plus_bias(forward_by_samples(input, weight, s), bias);
     case kByWinograd: return forward_by_winograd(input, weight, bias, s);
     case kByStrips: return forward_by_strips(input, weight, bias, s);
-    default: return result;
+    default: return {};
   }
 }
 
@@ -280,16 +280,12 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   const auto s = shape_of(c);
   if (!fits(c, s)) return false;
   const bool may_add_bias = !bias || bias->scalar_type() == at::kFloat;
-  const uint32_t allowed =
-      bit(kAsEager) | bit(kChannelsInnermost) | (may_add_bias ? own_ways(kForward, c, s) : 0);
+  const uint32_t allowed = bit(kAsEager) | bit(kChannelsInnermost) | (may_add_bias ? own_ways(kForward, c, s) : 0);
   Tensor result;
   run_in_order(problem_of(kForward, c, {}, bias.has_value()), allowed, c, {}, Input::kValues,
                [&](int way, const Ordered& o) {
-                 if (!c.transposed) {
-                   result = forward_by(way, o.c.input, c.weight, bias, s);
-                 } else if (result = input_gradient_by(way, o.c.input, c.weight, s); result.defined()) {
-                   add_bias(result, bias);
-                 }
+                 result = c.transposed ? plus_bias(input_gradient_by(way, o.c.input, c.weight, s), bias)
+                                       : forward_by(way, o.c.input, c.weight, bias, s);
                  if (!result.defined()) result = forward(o.c, bias);
                  result = finished(c, result);
                });

@@ -24,11 +24,11 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kStripFloats = 1 << 16;  // of patches: half of a common second cache
+constexpr int64_t kStripFloats = 1 << 16;     // of patches: half of a common second cache
 constexpr int64_t kFewestRows = 32, kMostRows = 512;
-constexpr int64_t kFewestSummed = 128;      // rows that are added to the gradient of a weight at a time
-constexpr int64_t kMostWeights = 1 << 20;   // each thread has a sum of its own for them
-constexpr int64_t kCommonChannels = 8;     // a multiple of them fills registers
+constexpr int64_t kFewestSummed = 128;        // rows that are added to the gradient of a weight at a time
+constexpr int64_t kMostWeights = 1 << 20;     // each thread has a sum of its own for them
+constexpr int64_t kCommonChannels = 8;          // a multiple of them fills registers
 
 // Rows of a matrix, dense, so many floats apart.
 template <class Value>
@@ -108,10 +108,6 @@ int64_t rows_of_strip(int64_t row, int64_t fewest, int64_t count) {
   return std::max<int64_t>(1, std::min(rows, at::ceil_div<int64_t>(count, at::get_num_threads())));
 }
 
-Tensor create_map(int64_t n, int64_t channels, int64_t h, int64_t w, const Tensor& like) {
-  return at::empty({n, channels, h, w}, like.options().memory_format(at::MemoryFormat::ChannelsLast));
-}
-
 // Pixels first, first + apart, ... of one dim of the input's gradient, which all see the same taps of the window; the
 // first of these is the last of the window, so that what they read lies in rising order.
 struct PixelClass {
@@ -176,7 +172,7 @@ Tensor forward_by_strips(const Tensor& input, const Tensor& weight, const std::o
   const int64_t row = patches.row(), count = patches.count(s.n), strip = rows_of_strip(row, kFewestRows, count);
   const auto windows = map_in_order(weight, at::MemoryFormat::ChannelsLast);  // (O, KH, KW, C)
   const auto dense_bias = bias ? bias->contiguous() : Tensor();
-  auto result = create_map(s.n, s.o, s.oh, s.ow, input);
+  auto result = create_innermost_map(s.n, s.o, s.oh, s.ow, input);
   const auto* source = input.const_data_ptr<float>();
   const auto* factors = windows.const_data_ptr<float>();
   const auto* shift = bias ? dense_bias.const_data_ptr<float>() : nullptr;
@@ -203,7 +199,7 @@ Tensor input_gradient_by_strips(const Tensor& gradient, const Tensor& weight, co
       longest = std::max(longest, parts.back().patches.row());
       most = std::max(most, parts.back().patches.count(s.n));
     }
-  auto result = create_map(s.n, s.c, s.h, s.w, gradient);
+  auto result = create_innermost_map(s.n, s.c, s.h, s.w, gradient);
   const auto* source = gradient.const_data_ptr<float>();
   auto* target = result.mutable_data_ptr<float>();
   const int64_t strip = rows_of_strip(std::max<int64_t>(1, longest), kFewestRows, most);

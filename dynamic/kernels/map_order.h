@@ -36,6 +36,9 @@ inline std::vector<int64_t> innermost_strides(at::IntArrayRef sizes) {
 void turn_matrices(const void* from, void* to, int64_t item_bytes, int64_t count, int64_t rows, int64_t columns,
                    bool in_parallel);
 
+// One with its channels innermost, of the type of `like`, without values.
+at::Tensor create_innermost_map(int64_t n, int64_t channels, int64_t h, int64_t w, const at::Tensor& like);
+
 // The map, dense, with its planes or its channels innermost as `order` says; itself where it is so already.
 at::Tensor map_in_order(const at::Tensor& map, at::MemoryFormat order);
 

@@ -60,10 +60,6 @@ int64_t block_size(int64_t channels, int64_t count) {
   return std::min(block, at::ceil_div<int64_t>(count, at::get_num_threads()));
 }
 
-Tensor create_map(int64_t n, int64_t channels, int64_t h, int64_t w, const Tensor& like) {
-  return at::empty({n, channels, h, w}, like.options().memory_format(at::MemoryFormat::ChannelsLast));
-}
-
 // Whether some pixel of a map is zero in all of its channels.
 bool has_empty_pixel(const Tensor& map) {
   const int64_t channels = map.size(1), count = map.numel() / channels;
@@ -98,7 +94,7 @@ Tensor convolve(const Tensor& input, const Tensor& windows, const std::optional<
   const int64_t n = input.size(0), from = windows.size(1), to = windows.size(2);
   const auto read = read_tiles(input.size(2), input.size(3), from, out_h, out_w, padding);
   const auto written = written_tiles(out_h, out_w, to);
-  auto result = create_map(n, to, out_h, out_w, input);
+  auto result = create_innermost_map(n, to, out_h, out_w, input);
   const auto* source = input.const_data_ptr<float>();
   auto* target = result.mutable_data_ptr<float>();
   const int64_t count = n * read.in_map, block = block_size(from + to, count);
