@@ -6,6 +6,7 @@
 
 #include <new>
 
+#include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/vm/timeline.h"
 #include "graph/layout.h"
 
@@ -124,6 +125,7 @@ void KernelService::loop() {
       job.slot->fail();
       if (failures_.size() < kKeptFailures) failures_.push_back(std::move(result.reason));
     }
+    preparation_count.fetch_add(1, std::memory_order_relaxed);  // it took a core from what ran meanwhile
     is_busy_ = false;
     idle_.notify_all();
   }

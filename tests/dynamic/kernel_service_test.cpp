@@ -7,6 +7,8 @@
 
 #include <cstdlib>
 
+#include "dynamic/kernels/kernel_choice.h"
+
 namespace lockstep::dynamic {
 namespace {
 
@@ -34,6 +36,17 @@ int run_in_child(Body&& body) {
   int status = -1;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   return status;
+}
+
+TEST(KernelService, WhatRunsWhileItCompilesIsNotTypical) {
+  auto& service = KernelService::instance();
+  const auto before = preparation_count.load();
+  service.request(spec_number(5000));
+  service.wait();
+  EXPECT_EQ(preparation_count.load(), before + 1);
+  service.request(spec_number(5000));  // it is there
+  service.wait();
+  EXPECT_EQ(preparation_count.load(), before + 1);
 }
 
 TEST(KernelService, CompilesInAForkedChildToo) {
