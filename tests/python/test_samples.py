@@ -74,6 +74,12 @@ def test_command_line_refuses_a_step_count_below_one():
     assert "--steps is 0" in result.stderr
 
 
+def shown_by(capsys, make, *arguments, status=0):
+    """What the command line of a sample prints at its small size."""
+    assert main(make, ["--size", "small", *arguments]) == status
+    return capsys.readouterr().out
+
+
 def test_a_difference_ends_the_run_with_status_one(capsys):
     numbers = iter(range(100))
 
@@ -82,17 +88,14 @@ def test_a_difference_ends_the_run_with_status_one(capsys):
         module = torch.nn.ParameterDict({"weight": weight})
         return Program("different", lambda index: next(numbers), {"module": module}, {})
 
-    arguments = ["--size", "small", "--steps", "3", "--when", "always"]
-    assert main(make, arguments) == 1
-    shown = capsys.readouterr().out
+    shown = shown_by(capsys, make, "--steps", "3", "--when", "always", status=1)
     assert "after step 0: returned: 0 and 1" in shown
     assert "step 1 to 1" in shown
 
 
 def test_compare_shows_strict_and_default_beside_eager(capsys):
     make = importlib.import_module("samples.gpt2.program").make
-    assert main(make, ["--size", "small", "--steps", "6", "--when", "always"]) == 0
-    shown = capsys.readouterr().out
+    shown = shown_by(capsys, make, "--steps", "6", "--when", "always")
     header = next(line for line in shown.splitlines() if "eager" in line)
     assert header.index("eager") < header.index("strict") < header.index("default")
     assert "all bits equal" in shown
@@ -101,8 +104,7 @@ def test_compare_shows_strict_and_default_beside_eager(capsys):
 
 def test_default_alone_trains(capsys):
     make = importlib.import_module("samples.gpt2.program").make
-    assert main(make, ["--size", "small", "--steps", "4", "--mode", "default"]) == 0
-    shown = capsys.readouterr().out
+    shown = shown_by(capsys, make, "--steps", "4", "--mode", "default")
     assert "default" in shown and "strict" not in shown
 
 
