@@ -35,15 +35,20 @@ class Channel {
   uint64_t asked() const { return head_.load(std::memory_order_relaxed); }  // on any thread
   bool is_done(uint64_t number) const { return done_.load(std::memory_order_acquire) >= number; }
   uint64_t done() const { return done_.load(std::memory_order_acquire); }
-  // Returns whether event `number` is done; blocks for `timeout` at most.
-  bool wait_done(uint64_t number, std::chrono::microseconds timeout) {
+  // Returns whether event `number` is done; blocks for `timeout` at most, and until `is_called` at a wake-up.
+  template <class Called>
+  bool wait_done(uint64_t number, std::chrono::microseconds timeout, Called is_called) {
     if (is_done(number)) return true;
     std::unique_lock lock(mutex_);
-    return progress_.wait_for(lock, timeout, [&] {
+    progress_.wait_for(lock, timeout, [&] {
       // several threads may wait: the smallest number wakes all, and who is not served says his again
       if (awaited_.load(std::memory_order_relaxed) > number) awaited_.store(number, std::memory_order_seq_cst);
-      return done_.load(std::memory_order_seq_cst) >= number;
+      return done_.load(std::memory_order_seq_cst) >= number || is_called();
     });
+    return is_done(number);
+  }
+  bool wait_done(uint64_t number, std::chrono::microseconds timeout) {
+    return wait_done(number, timeout, [] { return false; });
   }
 
   // ---- the executing side
@@ -67,6 +72,11 @@ class Channel {
       }
       progress_.notify_all();
     }
+  }
+  // Who waits for an event looks whether something else is to be done.
+  void call_waiting() {
+    { std::lock_guard lock(mutex_); }
+    progress_.notify_all();
   }
   void wait_for_work(std::chrono::microseconds timeout) {
     std::unique_lock lock(mutex_);

@@ -12,13 +12,15 @@
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/skeleton_clock.h"
-#include "dynamic/vm/thread_team.h"
+#include "dynamic/threads/thread_team.h"
 
 namespace lockstep::coexec {
 
 namespace {
 
 constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
+constexpr int kMostHelp = 64;  // loops that a thread helps with before it looks for signals
+constexpr std::chrono::microseconds kWaiting{20000};  // the same, where there is nothing to do
 constexpr std::chrono::microseconds kUntilRest{5000};
 constexpr std::chrono::microseconds kIdle{100000};
 constexpr size_t kMaxPassed = 8;  // events that run before a group that was asked earlier
@@ -136,6 +138,21 @@ void GraphRunner::run_front() {
   channel_.finish_front(count);
 }
 
+bool GraphRunner::wait_done(uint64_t number) {
+  int helped = 0;
+  for (int spin = 0; spin < kSpins && helped < kMostHelp; ++spin) {
+    if (channel_.is_done(number)) return true;
+    if (board_.help()) {
+      spin = 0, ++helped;
+    } else {
+      _mm_pause();
+    }
+  }
+  if (helped == kMostHelp) return false;
+  const dynamic::WorkBoard::SleepScope asleep(board_);
+  return channel_.wait_done(number, kWaiting, [&] { return board_.has_work(); });
+}
+
 void GraphRunner::rest() {
   if (!has_team_.load(std::memory_order_relaxed)) return;
   channel_.nudge();
@@ -144,6 +161,7 @@ void GraphRunner::rest() {
 void GraphRunner::loop() {
   pthread_setname_np(pthread_self(), "lockstep-runner");
   KernelScope kernels;
+  const dynamic::BoardScope shared(std::getenv("NO_BOARD") ? nullptr : &board_);
   for (;;) {
     for (int spin = 0; spin < kSpins && !channel_.has_work(); ++spin) _mm_pause();
     if (!channel_.has_work()) {
@@ -166,6 +184,7 @@ void GraphRunner::loop() {
       dynamic::spread_thread_team();
       has_spread_team_ = true;
     }
+    board_.set_on(is_helped_.load(std::memory_order_relaxed));
     run_front();
   }
 }

@@ -10,6 +10,7 @@
 
 #include "coexec/channel.h"
 #include "dynamic/fusion/fuser.h"
+#include "dynamic/threads/shared_loop.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/event.h"
 
@@ -21,6 +22,8 @@ class GraphRunner {
   ~GraphRunner();
 
   Channel<dynamic::Event>& channel() { return channel_; }
+  // Waits for event `number`, and takes parts of the runner's loops meanwhile, for some time: returns whether it is done.
+  bool wait_done(uint64_t number);
   void start();  // the thread, once
   // Whether the leader executes instead; changed at rest only.
   void set_in_place(bool in_place) { channel_.set_unattended(in_place); }
@@ -41,6 +44,8 @@ class GraphRunner {
   // What a thread must be like while it runs kernels: no autograd, no hook, no modes; memory from the pool.
   class KernelScope;
 
+  // Who waits takes parts of loops; workers of teams should sleep then.
+  void set_helped(bool is_helped) { is_helped_.store(is_helped, std::memory_order_relaxed); }
   void set_thread_count(int count) { wanted_threads_.store(count); }  // of the kernels, from the next event on
 
  private:
@@ -52,6 +57,7 @@ class GraphRunner {
   void note_failure(dynamic::Event& event);
 
   Channel<dynamic::Event> channel_;
+  dynamic::WorkBoard board_{[this] { channel_.call_waiting(); }};
   std::thread thread_;
   std::atomic<bool> has_failed_{false};
   std::exception_ptr failure_;
@@ -60,6 +66,7 @@ class GraphRunner {
   dynamic::Fuser passing_;  // for what runs before the group that waits: the same kernels as in a group
   std::atomic<int> wanted_threads_{0};
   int applied_threads_ = -1;
+  std::atomic<bool> is_helped_{false};
   std::atomic<bool> has_team_{false};   // workers of its own, perhaps
   bool has_spread_team_ = false;        // for sure, and on cores of their own when they began
 };

@@ -20,7 +20,7 @@
 #include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
-#include "dynamic/vm/thread_team.h"
+#include "dynamic/threads/thread_team.h"
 
 namespace lockstep::coexec {
 
@@ -161,6 +161,7 @@ void Session::adopt_ambient_state() {
   wait_done(runner_.channel().asked(), /*interruptible=*/false);
   threads_ = threads;
   runner_.set_thread_count(threads);
+  share_loops();
 }
 
 Session::Place Session::locate() {

@@ -15,7 +15,7 @@
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/skeleton_clock.h"
-#include "dynamic/vm/thread_team.h"
+#include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/timeline.h"
 
 namespace lockstep::coexec {
@@ -25,7 +25,6 @@ namespace {
 constexpr size_t kWindow = 1 << 11;          // events in the channel
 constexpr size_t kInPlaceWindow = 32;        // events that the leader leaves to itself at most
 constexpr size_t kMaxSignatures = 1 << 18;   // remembered by the process
-constexpr auto kWake = std::chrono::microseconds(20000);  // how often a wait looks for signals
 constexpr int kSpins = 400;
 constexpr uint64_t kEventsOfALook = 1 << 12;  // in a call that goes on: so often WorkerHabit hears of it
 
@@ -172,6 +171,7 @@ bool Session::was_prepared() const {
 // Kernels run on one thread from now on, and only that one has workers.
 void Session::hand_over_cores() {
   if (in_place_) return runner_.rest();
+  share_loops();
   if (yields_) {
     keep_workers();
   } else {
@@ -182,7 +182,10 @@ void Session::hand_over_cores() {
   runner_.start();
 }
 
-// As long as this thread has workers, too, the runner's yield their core (dynamic/vm/thread_team.h).
+// Where kernels have a thread for each of the two that a session has, the one that waits is the other's worker.
+void Session::share_loops() { runner_.set_helped(yields_ && at::get_num_threads() == dynamic::WorkBoard::kThreads); }
+
+// As long as this thread has workers, too, the runner's yield their core (dynamic/threads/thread_team.h).
 void Session::keep_workers() {
   if (!has_workers_) dynamic::make_thread_team();
   has_workers_ = true;
@@ -370,12 +373,12 @@ void Session::wait_done(uint64_t number, bool interruptible) {
   for (int spin = 0; spin < kSpins && !channel.is_done(number); ++spin) _mm_pause();
   if (!channel.is_done(number)) {
     struct Wait {
-      Channel<dynamic::Event>& channel;
+      GraphRunner& runner;
       uint64_t number;
-    } wait{channel, number};
+    } wait{runner_, number};
     auto poll = [](void* argument) {
       auto* w = static_cast<Wait*>(argument);
-      return w->channel.wait_done(w->number, kWake);
+      return w->runner.wait_done(w->number);
     };
     if (interruptible) {
       host_.wait_released(poll, &wait);

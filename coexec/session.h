@@ -185,6 +185,7 @@ class Session final : public tracer::OpSink {
   // ---- waiting
   void hand_over_cores();
   void give_up_workers();
+  void share_loops();
   void keep_workers();
   void begin_stretch();
   void adapt_workers();

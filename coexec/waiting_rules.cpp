@@ -8,7 +8,7 @@
 #include "dynamic/fusion/op_body.h"
 #include "dynamic/kernels/kernel_table.h"
 #include "dynamic/shapes/shape_inference.h"
-#include "dynamic/vm/thread_team.h"
+#include "dynamic/threads/thread_team.h"
 
 namespace lockstep::coexec {
 

@@ -52,6 +52,19 @@ bool has_results_by_row(const graph::Signature& signature, int folded) {
   return true;
 }
 
+// A value for each row is the same along it.
+std::vector<Layout> layouts_by_row(const std::vector<Layout>& inputs, const std::vector<int>& by_row) {
+  if (by_row.empty()) return {};
+  auto layouts = inputs;
+  for (const int operand : by_row) {
+    auto& layout = layouts[operand];
+    if (!layout.is_defined() || layout.sizes.size() != 1) continue;
+    layout.sizes.push_back(1);
+    layout.strides.push_back(1);
+  }
+  return layouts;
+}
+
 FusionFacts find_facts(const Event& event) {
   const auto& signature = *event.signature;
   FusionFacts facts;
@@ -75,7 +88,9 @@ FusionFacts find_facts(const Event& event) {
   if (!is_plain(*facts.target) || facts.target->sizes.size() > kMaxRank || facts.target->numel() == 0 ||
       !facts.target->is_without_overlap())
     return facts;
-  for (const auto& input : signature.inputs) {
+  facts.layouts = layouts_by_row(signature.inputs, row->by_row);
+  for (size_t i = 0; i < signature.inputs.size(); ++i) {
+    const auto& input = facts.layout_of(event, i);
     if (!input.is_defined()) continue;
     if (!is_plain(input) || !broadcasts_to(input, *facts.target)) return facts;
     if (!copies && !computes_in_result_type(input, *facts.target)) return facts;
@@ -108,19 +123,19 @@ const FusionFacts& FusedGroup::facts_of(const Event& event) {
 
 // A storage that one of them writes is met in one layout only.
 bool FusedGroup::overlaps_another_layout(const Event& event, const FusionFacts& facts) const {
-  const auto& inputs = event.signature->inputs;
   for (size_t i = 0; i < event.operands.size(); ++i) {
     const auto& operand = event.operands[i];
     if (!operand.storage) continue;
     const bool is_written = static_cast<int>(i) == facts.written;
     for (const auto& buffer : buffers_)
       if (buffer.storage == operand.storage.get() && (is_written || buffer.is_written) &&
-          !buffer.is_same_part(operand, inputs[i]))
+          !buffer.is_same_part(operand, facts.layout_of(event, i)))
         return true;
     if (!is_written) continue;
-    const BufferUse target{operand.storage.get(), operand.offset, &inputs[i]};
+    const BufferUse target{operand.storage.get(), operand.offset, &facts.layout_of(event, i)};
     for (size_t j = 0; j < event.operands.size(); ++j)
-      if (event.operands[j].storage == operand.storage && !target.is_same_part(event.operands[j], inputs[j])) return true;
+      if (event.operands[j].storage == operand.storage && !target.is_same_part(event.operands[j], facts.layout_of(event, j)))
+        return true;
   }
   return false;
 }
@@ -170,7 +185,7 @@ bool FusedGroup::try_add(Event& event) {
   for (size_t i = 0; i < event.operands.size(); ++i) {
     int buffer = -1;
     if (event.operands[i].storage) {
-      buffer = find_or_add_buffer(event.operands[i], event.signature->inputs[i]);
+      buffer = find_or_add_buffer(event.operands[i], facts.layout_of(event, i));
       buffers_[buffer].held++;
       buffers_[buffer].is_written |= static_cast<int>(i) == facts.written;
     }

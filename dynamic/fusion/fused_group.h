@@ -19,6 +19,11 @@ struct FusionFacts {
   int written = -1;                       // the operand that it writes, or -1
   int folded = -1;                        // the dim that it folds, or -1; later results have size 1 there
   int64_t id = 0;                         // unique in the process
+  std::vector<graph::Layout> layouts = {};  // of the operands in the space, where some are by row; else as the signature says
+
+  const graph::Layout& layout_of(const Event& event, size_t operand) const {
+    return layouts.empty() ? event.signature->inputs[operand] : layouts[operand];
+  }
 };
 
 // Part of a storage that the group reads or writes, always in one layout where it is written.

@@ -8,7 +8,7 @@
 #include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/skeleton_clock.h"
-#include "dynamic/vm/thread_team.h"
+#include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/timeline.h"
 
 namespace lockstep::dynamic {

@@ -1,5 +1,7 @@
 // The bodies of ops, each as PyTorch's kernels compute it (aten/src/ATen/native/cpu/BinaryOpsKernel.cpp, Activation.cpp,
 // LerpKernel.cpp, PointwiseOpsKernel.cpp).
+#include <ATen/core/Reduction.h>
+
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -199,6 +201,27 @@ void log_softmax_backward(OpBody& b) {
   b.finish(b.sub(gradient, b.mul(b.unary(Op::k_exp, b.in(1)), b.sum_of_row(gradient))));
 }
 
+// LossNLL.cpp, of (N, classes): not zero at the target alone.
+void nll_loss_backward(OpBody& b) {
+  const bool is_mean = b.argument(4).toInt() == at::Reduction::Mean;
+  const Value gradient = is_mean ? b.div(b.in(0), b.in(4)) : b.in(0);
+  Value slope = b.unary(Op::k_neg, gradient);
+  if (b.is_given(3)) slope = b.mul(b.in(3), slope);
+  const Value target = b.in_own_type(2), ignored = b.spec().constant(jit::DType::kInt64, b.argument(5).toInt());
+  const Value is_target = b.binary(Op::k_bit_and, b.binary(Op::k_eq, b.place_in_row(), target),
+                                   b.binary(Op::k_ne, target, ignored));
+  b.finish(b.where(is_target, slope, b.number(0)));
+}
+bool has_rows_of_classes(const Event& event) {
+  const auto& inputs = event.signature->inputs;
+  const int64_t reduction = event.args[4].toInt();
+  const size_t rank = reduction == at::Reduction::None ? 1 : 0;
+  return keeps_type(event) && inputs[1].sizes.size() == 2 && inputs[2].sizes.size() == 1 &&
+         inputs[2].dtype == c10::ScalarType::Long && inputs[0].sizes.size() == rank && inputs[4].sizes.empty() &&
+         (reduction == at::Reduction::None || reduction == at::Reduction::Mean || reduction == at::Reduction::Sum);
+}
+int of_classes(const Event&) { return 1; }
+
 void layer_norm(OpBody& b) {
   const Value x = b.in(0), size = b.number(b.row_size());
   const Value mean = b.div(b.sum_of_row(x), size), centred = b.sub(x, mean);
@@ -295,6 +318,7 @@ const std::unordered_map<std::string_view, OpRow>& rows() {
       {"_softmax_backward_data", {&softmax_backward, {}, {}, &keeps_type, &dim_at<2>}},
       {"_log_softmax", {&log_softmax, {}, {}, &keeps_type, &dim_at<1>}},
       {"_log_softmax_backward_data", {&log_softmax_backward, {}, {}, &keeps_type, &dim_at<2>}},
+      {"nll_loss_backward", {&nll_loss_backward, {}, {4, 5}, &has_rows_of_classes, &of_classes, {0, 2}}},
       {"native_layer_norm", {&layer_norm, {}, {4}, &keeps_type, &last_dim}},
       {"clone", {&copy, {}, {}}},
       {"_to_copy", {&copy, {}, {}}},

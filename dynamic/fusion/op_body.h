@@ -60,6 +60,7 @@ class OpBody {
   // Along the row that the op folds, which is the innermost dim.
   Value sum_of_row(Value value) { return fold(jit::ReduceKind::kSum, value); }
   Value largest_of_row(Value value) { return fold(jit::ReduceKind::kMax, value); }
+  Value place_in_row() { return spec_.index(static_cast<int>(spec_.sizes.size()) - 1); }  // int64
   double row_size() const { return static_cast<double>(target_.sizes[folded_]); }
 
   // The op's result: a fresh one, or the operand that it writes.
@@ -88,6 +89,7 @@ struct OpRow {
   std::vector<int> statics;  // scalar arguments whose value the kernel is made for
   bool (*accepts)(const Event& event) = nullptr;  // beyond what holds for all rows
   int (*folds)(const Event& event) = nullptr;     // the dim along which it adds up or compares; null: pointwise
+  std::vector<int> by_row = {};                   // operands of rank 1 that have one value for each row that is folded
 };
 
 // Null where the op is not written down.

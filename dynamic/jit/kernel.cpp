@@ -1,6 +1,5 @@
 #include "dynamic/jit/kernel.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <cstdlib>
 
 #include "dynamic/jit/call_shape.h"
+#include "dynamic/threads/shared_loop.h"
 
 namespace lockstep::dynamic::jit {
 namespace {
@@ -183,7 +183,7 @@ void Kernel::run(const Prepared& known, std::span<void* const> buffers, std::spa
 void Kernel::run_items(const Prepared& prepared) const {
   size_t bytes = scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
   int64_t grain = std::max<int64_t>(1, kGrainElements / std::max<int64_t>(prepared.item_elements, 1));
-  at::parallel_for(0, prepared.shape.item_count, grain,
+  shared_loop(0, prepared.shape.item_count, grain,
                    [&](int64_t begin, int64_t end) { run_(prepared.words.data(), begin, end, take_scratch(bytes)); });
 }
 
@@ -200,7 +200,7 @@ void Kernel::run_split(Prepared& prepared) const {
   int64_t block_elements = std::max<int64_t>(1, prepared.item_elements / shape.block_count);
   int64_t grain = std::max<int64_t>(1, kGrainElements / block_elements);
   for (size_t pass = 0; pass < passes_.size(); ++pass) {
-    at::parallel_for(0, pairs, grain, [&](int64_t begin, int64_t end) {
+    shared_loop(0, pairs, grain, [&](int64_t begin, int64_t end) {
       passes_[pass](prepared.words.data(), begin, end, take_scratch(bytes));
     });
     if (pass < finishes_.size()) {

@@ -11,6 +11,7 @@
 #include "dynamic/kernels/channel_loops.h"
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/map_order.h"
+#include "dynamic/threads/shared_loop.h"
 
 namespace lockstep::dynamic {
 
@@ -65,7 +66,7 @@ struct Moments {
 
 template <class Body>
 void for_channels(const Extent& e, Body body) {
-  at::parallel_for(0, e.channels, std::max<int64_t>(1, kGrain / e.count()), [&](int64_t begin, int64_t end) {
+  shared_loop(0, e.channels, std::max<int64_t>(1, kGrain / e.count()), [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) body(c);
   });
 }
@@ -82,7 +83,7 @@ struct Rows {
   }
   int64_t grain() const { return std::max<int64_t>(1, kGrain / width); }
   int64_t threads() const {
-    return std::clamp<int64_t>(count / grain(), 1, at::get_num_threads());
+    return std::clamp<int64_t>(count / grain(), 1, loop_threads());
   }
 };
 
@@ -97,7 +98,7 @@ std::vector<double> column_totals(const Extent& e, int kinds, Add add) {
     for (int kind = 0; kind < kinds; ++kind)
       for (int64_t i = 0; i < rows.width; ++i) into[kind * e.channels + i % e.channels] += wide[kind * rows.width + i];
   };
-  at::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
+  shared_loop(0, threads, 1, [&](int64_t first, int64_t last) {
     std::vector<float> wide(kinds * rows.width);
     for (int64_t thread = first; thread < last; ++thread) {
       const int64_t end = std::min((thread + 1) * each, rows.count);
@@ -123,7 +124,7 @@ std::vector<double> column_totals(const Extent& e, int kinds, Add add) {
 template <class Apply>
 void for_rows(const Extent& e, Apply apply) {
   const Rows rows(e);
-  at::parallel_for(0, rows.count, rows.grain(), [&](int64_t begin, int64_t end) {
+  shared_loop(0, rows.count, rows.grain(), [&](int64_t begin, int64_t end) {
     apply(begin * rows.width, end - begin, rows.width);
   });
   if (const int64_t rest = e.samples - rows.count * rows.folds; rest > 0) apply(rows.count * rows.width, rest, e.channels);

@@ -13,6 +13,7 @@
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/map_order.h"
 #include "dynamic/kernels/winograd.h"
+#include "dynamic/threads/shared_loop.h"
 
 namespace lockstep::dynamic {
 
@@ -102,7 +103,7 @@ double work_of(const Convolution& c) { return static_cast<double>(c.input.numel(
 // What order the maps come in, and whether the result may go in any, is part of the problem.
 Problem problem_of(int64_t kind, const Convolution& c, const Tensor& gradient, int64_t with_bias) {
   const int64_t orders = c.in_any_order | is_innermost(c.input) << 1 | (gradient.defined() && is_innermost(gradient)) << 2;
-  Problem problem{kind, with_bias | orders << 1, c.transposed, c.groups, at::get_num_threads()};
+  Problem problem{kind, with_bias | orders << 1, c.transposed, c.groups, at::get_num_threads(), loop_threads()};
   problem.reserve(24);
   for (const int64_t size : {c.input.size(0), c.input.size(2), c.input.size(3)}) problem.push_back(rough_size(size));
   add_words(problem, c.weight.sizes());

@@ -9,14 +9,10 @@
 #include <numeric>
 #include <vector>
 
+#include "dynamic/kernels/blas.h"
 #include "dynamic/kernels/map_order.h"
 #include "dynamic/kernels/transpose.h"
-
-// Of PyTorch's BLAS: MKL in its own builds. Null where it has none of this name.
-extern "C" __attribute__((weak)) void sgemm_(const char* turns_a, const char* turns_b, const int* m, const int* n,
-                                             const int* k, const float* alpha, const float* a, const int* a_column,
-                                             const float* b, const int* b_column, const float* beta, float* c,
-                                             const int* c_column);
+#include "dynamic/threads/shared_loop.h"
 
 namespace lockstep::dynamic {
 
@@ -29,26 +25,6 @@ constexpr int64_t kFewestRows = 32, kMostRows = 512;
 constexpr int64_t kFewestSummed = 128;        // rows that are added to the gradient of a weight at a time
 constexpr int64_t kMostWeights = 1 << 20;     // each thread has a sum of its own for them
 constexpr int64_t kCommonChannels = 8;          // a multiple of them fills registers
-
-// Rows of a matrix, dense, so many floats apart.
-template <class Value>
-struct Rows {
-  Value* values;
-  int64_t apart;
-  bool is_turned = false;  // it is the transposed of what lies in memory
-};
-
-// out = left * right + scale * out
-void multiply(Rows<const float> left, Rows<const float> right, Rows<float> out, int64_t rows, int64_t depth,
-              int64_t columns, float scale) {
-  const auto letter = [](bool is_turned) { return is_turned ? "T" : "N"; };
-  const int m = static_cast<int>(columns), n = static_cast<int>(rows), k = static_cast<int>(depth);
-  const int right_apart = static_cast<int>(right.apart), left_apart = static_cast<int>(left.apart),
-            out_apart = static_cast<int>(out.apart);
-  const float one = 1;
-  sgemm_(letter(right.is_turned), letter(left.is_turned), &m, &n, &k, &one, right.values, &right_apart, left.values,
-         &left_apart, &scale, out.values, &out_apart);  // its columns are our rows
-}
 
 // One dim of a map that is read at positions: tap t of position p is pixel begin + p * stride + t * step.
 struct Axis {
@@ -105,7 +81,7 @@ Patches patches_of_input(const ConvolutionShape& s) {
 
 int64_t rows_of_strip(int64_t row, int64_t fewest, int64_t count) {
   const int64_t rows = std::clamp(kStripFloats / row, fewest, kMostRows);
-  return std::max<int64_t>(1, std::min(rows, at::ceil_div<int64_t>(count, at::get_num_threads())));
+  return std::max<int64_t>(1, std::min(rows, at::ceil_div<int64_t>(count, loop_threads())));
 }
 
 // Pixels first, first + apart, ... of one dim of the input's gradient, which all see the same taps of the window; the
@@ -145,7 +121,7 @@ GradientPart part_of(const ConvolutionShape& s, const PixelClass& y, const Pixel
   GradientPart part{y, x, {y.axis, x.axis, s.o}, {}};
   part.windows.resize(part.patches.row() * s.c);
   const int64_t window = s.kh * s.kw;
-  at::parallel_for(0, s.o, std::max<int64_t>(1, (1 << 14) / (s.c * window)), [&](int64_t begin, int64_t end) {
+  shared_loop(0, s.o, std::max<int64_t>(1, (1 << 14) / (s.c * window)), [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < y.axis.taps; ++i)
       for (int64_t j = 0; j < x.axis.taps; ++j) {
         const int64_t tap = (y.last_tap - i * y.between_taps) * s.kw + x.last_tap - j * x.between_taps;
@@ -163,7 +139,7 @@ GradientPart part_of(const ConvolutionShape& s, const PixelClass& y, const Pixel
 // What oneDNN has good kernels for is not tried.
 bool is_for_strips(const ConvolutionShape& s) {
   const bool is_common = s.stride[0] == 1 && s.stride[1] == 1 && s.c % kCommonChannels == 0 && s.o % kCommonChannels == 0;
-  return sgemm_ && !is_common && !s.is_pointwise() && s.o * s.depth() <= kMostWeights;
+  return has_blas() && !is_common && !s.is_pointwise() && s.o * s.depth() <= kMostWeights;
 }
 
 Tensor forward_by_strips(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -177,7 +153,7 @@ Tensor forward_by_strips(const Tensor& input, const Tensor& weight, const std::o
   const auto* factors = windows.const_data_ptr<float>();
   const auto* shift = bias ? dense_bias.const_data_ptr<float>() : nullptr;
   auto* target = result.mutable_data_ptr<float>();
-  at::parallel_for(0, at::ceil_div(count, strip), 1, [&](int64_t begin, int64_t end) {
+  shared_loop(0, at::ceil_div(count, strip), 1, [&](int64_t begin, int64_t end) {
     std::vector<float> rows(strip * row);
     for (int64_t first = begin * strip; first < std::min(end * strip, count); first += strip) {
       const int64_t size = std::min(strip, count - first);
@@ -204,7 +180,7 @@ Tensor input_gradient_by_strips(const Tensor& gradient, const Tensor& weight, co
   auto* target = result.mutable_data_ptr<float>();
   const int64_t strip = rows_of_strip(std::max<int64_t>(1, longest), kFewestRows, most);
   const auto part_count = static_cast<int64_t>(parts.size());
-  at::parallel_for(0, at::ceil_div(most, strip) * part_count, 1, [&](int64_t begin, int64_t end) {
+  shared_loop(0, at::ceil_div(most, strip) * part_count, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> rows(strip * longest), pixels(strip * s.c);
     for (int64_t i = begin; i < end; ++i) {  // the same strip of all parts, then the next one: threads get the same
       const auto& part = parts[i % part_count];
@@ -233,12 +209,12 @@ Tensor input_gradient_by_strips(const Tensor& gradient, const Tensor& weight, co
 Tensor weight_gradient_by_strips(const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
   const Patches patches = patches_of_input(s);
   const int64_t row = patches.row(), count = patches.count(s.n), strip = rows_of_strip(row, kFewestSummed, count);
-  const int64_t strips = at::ceil_div(count, strip), parts = std::min<int64_t>(at::get_num_threads(), strips);
+  const int64_t strips = at::ceil_div(count, strip), parts = std::min<int64_t>(loop_threads(), strips);
   const auto* slopes = gradient.const_data_ptr<float>();
   const auto* values = input.const_data_ptr<float>();
   auto sums = at::empty({parts, s.o, row}, input.options().memory_format(at::MemoryFormat::Contiguous));
   auto* all_sums = sums.mutable_data_ptr<float>();
-  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+  shared_loop(0, parts, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> rows(strip * row);
     for (int64_t part = begin; part < end; ++part) {
       const int64_t from = part * strips / parts * strip, to = std::min((part + 1) * strips / parts * strip, count);
@@ -253,7 +229,7 @@ Tensor weight_gradient_by_strips(const Tensor& gradient, const Tensor& input, co
   const int64_t window = s.kh * s.kw;
   auto result = at::empty({s.o, s.c, s.kh, s.kw}, input.options().memory_format(at::MemoryFormat::Contiguous));
   auto* out = result.mutable_data_ptr<float>();
-  at::parallel_for(0, s.o, std::max<int64_t>(1, (1 << 14) / row), [&](int64_t begin, int64_t end) {
+  shared_loop(0, s.o, std::max<int64_t>(1, (1 << 14) / row), [&](int64_t begin, int64_t end) {
     for (int64_t part = 1; part < parts; ++part)
       for (int64_t i = begin * row; i < end * row; ++i) all_sums[i] += all_sums[part * s.o * row + i];
     for (int64_t o = begin; o < end; ++o) transpose(all_sums + o * row, s.c, out + o * row, window, window, s.c);

@@ -1,6 +1,6 @@
 #include "dynamic/kernels/convolution_ways.h"
+#include "dynamic/threads/shared_loop.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -55,7 +55,7 @@ at::Tensor columns_of(const at::Tensor& input, const ConvolutionShape& s) {
   const float* source = input.const_data_ptr<float>();
   float* target = columns.mutable_data_ptr<float>();
   const int64_t step = s.stride[1];
-  at::parallel_for(0, s.depth(), std::max<int64_t>(1, (1 << 14) / s.positions()), [&](int64_t begin, int64_t end) {
+  shared_loop(0, s.depth(), std::max<int64_t>(1, (1 << 14) / s.positions()), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       float* out = target + row * s.positions();
       visit_row(
@@ -81,7 +81,7 @@ at::Tensor sum_of_columns(const at::Tensor& columns, const ConvolutionShape& s) 
   const float* source = columns.const_data_ptr<float>();
   float* target = map.mutable_data_ptr<float>();
   const int64_t step = s.stride[1], window = s.kh * s.kw;
-  at::parallel_for(0, s.c, std::max<int64_t>(1, (1 << 14) / (window * s.positions())), [&](int64_t begin, int64_t end) {
+  shared_loop(0, s.c, std::max<int64_t>(1, (1 << 14) / (window * s.positions())), [&](int64_t begin, int64_t end) {
     for (int64_t channel = begin; channel < end; ++channel) {
       for (int64_t n = 0; n < s.n; ++n) std::fill_n(target + (n * s.c + channel) * s.h * s.w, s.h * s.w, 0.0f);
       for (int64_t row = channel * window; row < (channel + 1) * window; ++row) {

@@ -1,6 +1,5 @@
 #include "dynamic/kernels/map_order.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
 
@@ -9,6 +8,7 @@
 
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/transpose.h"
+#include "dynamic/threads/shared_loop.h"
 
 namespace lockstep::dynamic {
 
@@ -34,7 +34,7 @@ void turn(const void* from, void* to, int64_t count, int64_t rows, int64_t colum
     }
   };
   if (in_parallel) {
-    at::parallel_for(0, count * bands, std::max<int64_t>(1, kGrain * bands / std::max<int64_t>(1, rows * columns)), turn_bands);
+    shared_loop(0, count * bands, std::max<int64_t>(1, kGrain * bands / std::max<int64_t>(1, rows * columns)), turn_bands);
   } else {
     turn_bands(0, count * bands);
   }

@@ -16,10 +16,12 @@
 #include <numeric>
 #include <vector>
 
+#include "dynamic/kernels/blas.h"
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/product_loops.h"
 #include "dynamic/kernels/transpose.h"
+#include "dynamic/threads/shared_loop.h"
 
 namespace lockstep::dynamic {
 
@@ -34,7 +36,11 @@ constexpr int64_t kDeepestForSkinny = 1 << 12;  // sums are not split
 constexpr int64_t kImages = 16;  // so that oneDNN takes it, whatever the number of threads
 constexpr int64_t kBlockRows = 32;
 constexpr int64_t kGrain = 1 << 18;  // multiplications that a thread takes at least
-enum Way { kAsEager, kOneDnn, kSkinny, kAsGradient };
+constexpr int64_t kSmallestPart = 1 << 20;  // of a product that is shared: multiplications
+constexpr int64_t kMostParts = 8, kPartAlign = 16;
+// A product in parts is taken for so much faster than it is: what is measured is not what Python gains.
+constexpr double kShareAdvantage = 0.93;
+enum Way { kAsEager, kOneDnn, kSkinny, kAsGradient, kShared };
 enum Kind : int64_t { kProducts = 18, kProduct = 19 };  // of the problem; convolutions have smaller ones
 
 // Nobody asked for other bits, or for the same ones.
@@ -98,7 +104,7 @@ void multiply_strips(const ProductLoops& loops, const float* left, MatrixStrides
   const int64_t width = loops.tile_width, strips = std::max<int64_t>(columns / width, 1);
   const int64_t blocks = at::ceil_div(rows, kBlockRows);
   const int64_t grain = std::max<int64_t>(1, kGrain / (std::min(rows, kBlockRows) * depth * width));
-  at::parallel_for(0, strips * blocks, grain, [&](int64_t begin, int64_t end) {
+  shared_loop(0, strips * blocks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t strip = task / blocks, row = task % blocks * kBlockRows, column = strip * width;
       loops.multiply(left + row * strides.row, strides, right + column, right_row, out + row * out_row + column, out_row,
@@ -131,6 +137,48 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
   return out;
 }
 
+double handicap(int way) { return way == kShared ? kShareAdvantage : 1.0; }
+
+// How the BLAS reads it.
+Rows<const float> rows_of(const Tensor& matrix) {
+  const bool is_turned = !matrix.is_contiguous();
+  return {matrix.const_data_ptr<float>(), matrix.size(is_turned ? 0 : 1), is_turned};
+}
+Rows<const float> from_row(Rows<const float> m, int64_t row) {
+  return {m.values + (m.is_turned ? row : row * m.apart), m.apart, m.is_turned};
+}
+Rows<const float> from_column(Rows<const float> m, int64_t column) {
+  return {m.values + (m.is_turned ? column * m.apart : column), m.apart, m.is_turned};
+}
+
+// left @ right + bias by the BLAS in parts of rows or of columns, each on one thread.
+Tensor by_parts(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias) {
+  const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
+  auto out = at::empty({rows, columns}, left.options());
+  auto* to = out.mutable_data_ptr<float>();
+  const auto* shift = bias ? bias->const_data_ptr<float>() : nullptr;
+  const auto first = rows_of(left), second = rows_of(right);
+  const auto run = [&](int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
+    float* corner = to + row * columns + column;
+    for (int64_t i = row; shift && i < row_end; ++i)
+      std::copy(shift + column, shift + column_end, to + i * columns + column);
+    multiply(from_row(first, row), from_column(second, column), {corner, columns}, row_end - row, depth,
+             column_end - column, shift ? 1.0f : 0.0f);
+  };
+  const int64_t length = std::max(rows, columns);
+  const int64_t parts = std::clamp<int64_t>(rows * depth * columns / kSmallestPart, 1, kMostParts);
+  const int64_t size = at::round_up(at::ceil_div(length, parts), kPartAlign);
+  shared_loop(0, at::ceil_div(length, size), 1, [&](int64_t begin, int64_t end) {
+    const int64_t from = begin * size, until = std::min(end * size, length);
+    if (rows >= columns) {
+      run(from, until, 0, columns);
+    } else {
+      run(0, rows, from, until);
+    }
+  });
+  return out;
+}
+
 uint32_t allowed_ways(const Tensor& left, const Tensor& right, bool has_bias, int64_t work) {
   uint32_t ways = 1u << kAsEager;
   if (work >= kSmallestForOneDnn) {
@@ -138,6 +186,7 @@ uint32_t allowed_ways(const Tensor& left, const Tensor& right, bool has_bias, in
     if (!has_bias && is_like_gradient(left, right) && may_use_onednn(at::Float32Op::CONV)) ways |= 1u << kAsGradient;
   }
   if (work <= kLargestForSkinny && left.size(1) <= kDeepestForSkinny) ways |= 1u << kSkinny;
+  if (has_blas() && work >= 2 * kSmallestPart && loop_threads() > 1) ways |= 1u << kShared;
   return ways;
 }
 
@@ -145,14 +194,17 @@ template <class Eager>
 Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias, Eager eager) {
   const int64_t work = left.numel() * right.size(1);
   const Problem problem{kProduct, bias.has_value(), rough_size(left.size(0)), rough_size(left.size(1)), right.size(1),
-                        left.is_contiguous(), right.is_contiguous(), at::get_num_threads()};
+                        left.is_contiguous(), right.is_contiguous(), at::get_num_threads(), loop_threads()};
   Tensor result;
-  run_chosen(problem, allowed_ways(left, right, bias.has_value(), work), static_cast<double>(work), [&](int way) {
-    result = way == kOneDnn       ? by_onednn(left, right, bias)
-             : way == kSkinny     ? by_strips(left, right, bias)
-             : way == kAsGradient ? as_gradient(left, right)
-                                  : eager();
-  });
+  run_chosen(
+      problem, allowed_ways(left, right, bias.has_value(), work), static_cast<double>(work), handicap, [](int) {},
+      [&](int way) {
+        result = way == kOneDnn       ? by_onednn(left, right, bias)
+                 : way == kSkinny     ? by_strips(left, right, bias)
+                 : way == kAsGradient ? as_gradient(left, right)
+                 : way == kShared     ? by_parts(left, right, bias)
+                                      : eager();
+      });
   return result;
 }
 
@@ -161,11 +213,41 @@ bool has_dense_columns(const Tensor& matrices) { return matrices.stride(1) == 1;
 
 bool can_choose_products(const Tensor& left, const Tensor& right) {
   if (!is_float_tensor(left) || !is_float_tensor(right) || left.dim() != 3 || right.dim() != 3) return false;
+  return left.size(0) == right.size(0) && left.size(2) == right.size(1) && left.numel() > 0 && right.numel() > 0 &&
+         left.numel() * right.size(2) >= kSmallestWork && may_choose();
+}
+
+uint32_t allowed_ways_of_products(const Tensor& left, const Tensor& right) {
   const int64_t work = left.size(1) * left.size(2) * right.size(2);
-  return left.size(0) == right.size(0) && left.size(2) == right.size(1) && work <= kLargestForSkinny &&
-         work * left.size(0) >= kSmallestWork && left.size(2) <= kDeepestForSkinny &&
-         right.size(2) >= product_loops().lanes && (has_dense_rows(right) || has_dense_columns(right)) &&
-         may_choose();
+  uint32_t ways = 1u << kAsEager;
+  if (work <= kLargestForSkinny && left.size(2) <= kDeepestForSkinny && right.size(2) >= product_loops().lanes &&
+      (has_dense_rows(right) || has_dense_columns(right)))
+    ways |= 1u << kSkinny;
+  const auto is_dense = [](const Tensor& matrices) {
+    return (has_dense_rows(matrices) && matrices.stride(1) >= matrices.size(2)) ||
+           (has_dense_columns(matrices) && matrices.stride(2) >= matrices.size(1));
+  };
+  if (has_blas() && left.size(0) > 1 && work * left.size(0) >= 2 * kSmallestPart && loop_threads() > 1 &&
+      is_dense(left) && is_dense(right))
+    ways |= 1u << kShared;
+  return ways;
+}
+
+// The same by the BLAS, each on one thread.
+Tensor one_by_one_in_parts(const Tensor& left, const Tensor& right) {
+  const int64_t count = left.size(0), rows = left.size(1), depth = left.size(2), columns = right.size(2);
+  auto out = at::empty({count, rows, columns}, left.options());
+  auto* to = out.mutable_data_ptr<float>();
+  const auto rows_at = [](const Tensor& matrices, int64_t i) {
+    const bool is_turned = !(has_dense_rows(matrices) && matrices.stride(1) >= matrices.size(2));
+    return Rows<const float>{matrices.const_data_ptr<float>() + i * matrices.stride(0), matrices.stride(is_turned ? 2 : 1),
+                             is_turned};
+  };
+  shared_loop(0, count, std::max<int64_t>(1, kSmallestPart / (rows * depth * columns)), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      multiply(rows_at(left, i), rows_at(right, i), {to + i * rows * columns, columns}, rows, depth, columns, 0.0f);
+  });
+  return out;
 }
 
 // One product after the other, shared out to threads. Where the columns on the right are dense, they are turned first.
@@ -177,7 +259,7 @@ Tensor one_by_one(const Tensor& left, const Tensor& right) {
   const auto* from = left.const_data_ptr<float>();
   const auto* other = right.const_data_ptr<float>();
   auto* to = out.mutable_data_ptr<float>();
-  at::parallel_for(0, count, std::max<int64_t>(1, kGrain / (rows * depth * columns)), [&](int64_t begin, int64_t end) {
+  shared_loop(0, count, std::max<int64_t>(1, kGrain / (rows * depth * columns)), [&](int64_t begin, int64_t end) {
     std::vector<float> turned(is_turned ? depth * columns : 0);
     for (int64_t i = begin; i < end; ++i) {
       const float* factor = other + i * right.stride(0);
@@ -201,12 +283,18 @@ bool try_mm(torch::jit::Stack& stack) {
 bool try_bmm(torch::jit::Stack& stack) {
   const auto left = stack[0].toTensor(), right = stack[1].toTensor();
   if (!can_choose_products(left, right)) return false;
+  const uint32_t allowed = allowed_ways_of_products(left, right);
+  if (allowed == 1u << kAsEager) return false;
   const int64_t work = left.numel() * right.size(2);
   const Problem problem{kProducts, rough_size(left.size(0)), rough_size(left.size(1)), rough_size(left.size(2)),
-                        rough_size(right.size(2)), left.stride(2) == 1, has_dense_rows(right), at::get_num_threads()};
+                        rough_size(right.size(2)), left.stride(2) == 1, has_dense_rows(right), at::get_num_threads(), loop_threads()};
   Tensor result;
-  run_chosen(problem, 1u << kAsEager | 1u << kSkinny, static_cast<double>(work),
-             [&](int way) { result = way == kSkinny ? one_by_one(left, right) : at::bmm(left, right); });
+  run_chosen(
+      problem, allowed, static_cast<double>(work), handicap, [](int) {}, [&](int way) {
+        result = way == kSkinny   ? one_by_one(left, right)
+                 : way == kShared ? one_by_one_in_parts(left, right)
+                                  : at::bmm(left, right);
+      });
   replace(stack, std::move(result));
   return true;
 }

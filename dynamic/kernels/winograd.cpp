@@ -13,6 +13,7 @@
 #include "dynamic/kernels/product_loops.h"
 #include "dynamic/kernels/transpose.h"
 #include "dynamic/kernels/winograd_loops.h"
+#include "dynamic/threads/shared_loop.h"
 
 namespace lockstep::dynamic {
 
@@ -57,7 +58,7 @@ Tiles written_tiles(int64_t h, int64_t w, int64_t channels) {
 // Of so many tiles, with so many channels of both maps together.
 int64_t block_size(int64_t channels, int64_t count) {
   const int64_t block = std::clamp(kBlockFloats / (kTile * channels), kSmallestBlock, kLargestBlock);
-  return std::min(block, at::ceil_div<int64_t>(count, at::get_num_threads()));
+  return std::min(block, at::ceil_div<int64_t>(count, loop_threads()));
 }
 
 // Whether some pixel of a map is zero in all of its channels.
@@ -65,7 +66,7 @@ bool has_empty_pixel(const Tensor& map) {
   const int64_t channels = map.size(1), count = map.numel() / channels;
   const auto* values = map.const_data_ptr<float>();
   std::atomic<bool> found{false};
-  at::parallel_for(0, count, 1 << 12, [&](int64_t begin, int64_t end) {
+  shared_loop(0, count, 1 << 12, [&](int64_t begin, int64_t end) {
     for (const float* pixel = values + begin * channels; pixel < values + end * channels; pixel += channels)
       if (std::all_of(pixel, pixel + channels, [](float value) { return value == 0; })) {
         found = true;
@@ -81,7 +82,7 @@ Tensor transformed(const Tensor& windows) {
   auto tiles = at::empty({kTile, from, to}, windows.options());
   const auto* taps = windows.const_data_ptr<float>();
   auto* out = tiles.mutable_data_ptr<float>();
-  at::parallel_for(0, from, std::max<int64_t>(1, (1 << 12) / to), [&](int64_t begin, int64_t end) {
+  shared_loop(0, from, std::max<int64_t>(1, (1 << 12) / to), [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c)
       winograd_loops().from_window(taps + c * kTaps * to, to, to, out + c * to, from * to);
   });
@@ -104,14 +105,14 @@ Tensor convolve(const Tensor& input, const Tensor& windows, const std::optional<
   const auto* factors = windows.const_data_ptr<float>();
   const auto& loops = winograd_loops();
   const auto multiply = product_loops_for(to).multiply;
-  const auto tiles = at::empty({at::get_num_threads(), kTile * block * from}, input.options());
-  const auto products = at::empty({at::get_num_threads(), kTile * block * to}, input.options());
+  const auto tiles = at::empty({loop_threads(), kTile * block * from}, input.options());
+  const auto products = at::empty({loop_threads(), kTile * block * to}, input.options());
   auto* all_in = tiles.mutable_data_ptr<float>();
   auto* all_out = products.mutable_data_ptr<float>();
   std::atomic<bool> is_finite{true};
-  at::parallel_for(0, at::ceil_div(count, block), 1, [&](int64_t begin, int64_t end) {
-    auto* in = all_in + at::get_thread_num() * tiles.size(1);
-    auto* out = all_out + at::get_thread_num() * products.size(1);
+  shared_loop(0, at::ceil_div(count, block), 1, [&](int64_t begin, int64_t end) {
+    auto* in = all_in + number_in_loop() * tiles.size(1);
+    auto* out = all_out + number_in_loop() * products.size(1);
     std::vector<float> unused(to);
     bool is_own_finite = true;
     for (int64_t b = begin; b < end; ++b) {
@@ -165,7 +166,7 @@ Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, 
   const auto taps = at::empty({s.o, kTaps, s.c}, weight.options());
   auto* turned = taps.mutable_data_ptr<float>();
   const auto* windows = weight.const_data_ptr<float>();
-  at::parallel_for(0, s.o, std::max<int64_t>(1, (1 << 12) / s.c), [&](int64_t begin, int64_t end) {
+  shared_loop(0, s.o, std::max<int64_t>(1, (1 << 12) / s.c), [&](int64_t begin, int64_t end) {
     for (int64_t o = begin; o < end; ++o)  // the last tap first
       transpose(windows + o * s.c * kTaps, kTaps, turned + ((o + 1) * kTaps - 1) * s.c, -s.c, s.c, kTaps);
   });
@@ -180,7 +181,7 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
   const auto* values = input.const_data_ptr<float>();
   const std::vector<float> zeros(std::max(s.c, s.o));
   const int64_t count = s.n * read.in_map, block = block_size(s.c + s.o, count);
-  const int64_t blocks = at::ceil_div(count, block), parts = std::min<int64_t>(at::get_num_threads(), blocks);
+  const int64_t blocks = at::ceil_div(count, block), parts = std::min<int64_t>(loop_threads(), blocks);
   const auto& loops = winograd_loops();
   const auto multiply = product_loops_for(s.o).multiply;
   const auto tiles = at::empty({parts, kTile * block * s.c}, input.options());
@@ -192,7 +193,7 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
   auto* all_slope_in = slope_tiles.mutable_data_ptr<float>();
   auto* all_products = products.mutable_data_ptr<float>();
   auto* all_sums = sums.mutable_data_ptr<float>();
-  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+  shared_loop(0, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       auto* in = all_in + part * tiles.size(1);
       auto* slope_in = all_slope_in + part * slope_tiles.size(1);
@@ -221,7 +222,7 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
   const auto* total = sums.const_data_ptr<float>();
   std::atomic<bool> is_finite{true};
   auto* out = taps.mutable_data_ptr<float>();
-  at::parallel_for(0, s.c, std::max<int64_t>(1, (1 << 12) / s.o), [&](int64_t begin, int64_t end) {
+  shared_loop(0, s.c, std::max<int64_t>(1, (1 << 12) / s.o), [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c)
       if (!loops.to_window(total + c * s.o, window_count, s.o, out + c * kTaps * s.o, s.o)) is_finite = false;
   });

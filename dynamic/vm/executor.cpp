@@ -13,7 +13,7 @@
 #include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/recycled.h"
 #include "dynamic/vm/skeleton_clock.h"
-#include "dynamic/vm/thread_team.h"
+#include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/timeline.h"
 
 namespace lockstep::dynamic {

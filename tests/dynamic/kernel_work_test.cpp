@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "dynamic/vm/executor.h"
-#include "dynamic/vm/thread_team.h"
+#include "dynamic/threads/thread_team.h"
 #include "tests/support/event_case.h"
 #include "tests/support/test_ops.h"
 #include "tests/support/thread_count.h"

@@ -173,6 +173,19 @@ std::vector<Sample> samples() {
            {"aten::native_layer_norm", {big, std::vector<int64_t>{1000}, kNone, kNone, 1e-5}, kUlps},
        })
     all.push_back(sample);
+  const auto targets = at::randint(0, 21, {37}, at::kLong), targets_of_21 = at::randint(0, 21, {21}, at::kLong);
+  targets.slice(0, 0, 37, 5).fill_(-100);
+  targets.slice(0, 1, 37, 7).fill_(3);
+  const auto square = values({21, 21}), rows_37 = values({37}), total = at::scalar_tensor(25.0);
+  for (const auto& sample : std::vector<Sample>{
+           {"aten::nll_loss_backward", {scalar, x, targets, kNone, at::Reduction::Mean, -100, total}},
+           {"aten::nll_loss_backward", {scalar, x, targets.clamp_min(0), weight, at::Reduction::Mean, 3, total}},
+           {"aten::nll_loss_backward", {scalar, turned, targets, weight, at::Reduction::Sum, -100, total}},
+           {"aten::nll_loss_backward", {rows_37, x, targets, weight, at::Reduction::None, -100, total}},
+           {"aten::nll_loss_backward", {row, square, targets_of_21, row, at::Reduction::None, -100, total}},
+           {"aten::nll_loss_backward", {scalar, x, targets, kNone, at::Reduction::Mean, -100, total - total}},
+       })
+    all.push_back(sample);
   for (const char* op : {"aten::exp", "aten::expm1", "aten::tanh", "aten::sigmoid", "aten::erf", "aten::sin", "aten::cos"})
     all.push_back({op, {x}, kUlps});
   for (const char* op : {"aten::log", "aten::log1p", "aten::log2", "aten::rsqrt"}) all.push_back({op, {p}, kUlps});

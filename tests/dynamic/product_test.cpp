@@ -55,7 +55,7 @@ void expect_ways_agree(int64_t rows, int64_t depth, int64_t columns) {
     for (const bool right_turned : {false, true}) {
       const auto left = matrix(rows, depth, left_turned), right = matrix(depth, columns, right_turned);
       const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble));
-      for (const int way : {0, 1, 2, 3}) {
+      for (const int way : {0, 1, 2, 3, 4}) {
         forced_way = way;
         torch::jit::Stack stack{left, right};
         ASSERT_TRUE(try_mm(stack));
@@ -95,7 +95,7 @@ TEST_F(Products, Batches) {
         };
         const auto left = make(rows, depth, left_turned), right = make(depth, columns, right_turned);
         const auto exact = left.to(at::kDouble).bmm(right.to(at::kDouble));
-        for (const int way : {0, 2}) {
+        for (const int way : {0, 2, 4}) {
           forced_way = way;
           torch::jit::Stack stack{left, right};
           ASSERT_TRUE(try_bmm(stack));

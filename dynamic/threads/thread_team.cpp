@@ -1,4 +1,4 @@
-#include "dynamic/vm/thread_team.h"
+#include "dynamic/threads/thread_team.h"
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
