@@ -19,6 +19,7 @@ namespace lockstep::coexec {
 namespace {
 
 constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
+constexpr int kHelperSpins = 16000;  // some 100 us: most kernels between two loops are shorter
 constexpr int kMostHelp = 64;  // loops that a thread helps with before it looks for signals
 constexpr std::chrono::microseconds kWaiting{20000};  // the same, where there is nothing to do
 constexpr std::chrono::microseconds kUntilRest{5000};
@@ -140,7 +141,7 @@ void GraphRunner::run_front() {
 
 bool GraphRunner::wait_done(uint64_t number) {
   int helped = 0;
-  for (int spin = 0; spin < kSpins && helped < kMostHelp; ++spin) {
+  for (int spin = 0; spin < kHelperSpins && helped < kMostHelp; ++spin) {
     if (channel_.is_done(number)) return true;
     if (board_.help()) {
       spin = 0, ++helped;
@@ -161,7 +162,7 @@ void GraphRunner::rest() {
 void GraphRunner::loop() {
   pthread_setname_np(pthread_self(), "lockstep-runner");
   KernelScope kernels;
-  const dynamic::BoardScope shared(std::getenv("NO_BOARD") ? nullptr : &board_);
+  const dynamic::BoardScope shared(&board_);
   for (;;) {
     for (int spin = 0; spin < kSpins && !channel_.has_work(); ++spin) _mm_pause();
     if (!channel_.has_work()) {

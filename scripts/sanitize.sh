@@ -12,7 +12,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Those where threads meet; the rest is covered by asan.
 TSAN_TESTS=(coexec_channel coexec_placeholder coexec_session coexec_failure coexec_doors
-            coexec_random_program dynamic_allocator dynamic_shape_memo)
+            coexec_random_program dynamic_allocator dynamic_shape_memo
+            dynamic_shared_loop)
 ASAN_TESTS=("${TSAN_TESTS[@]}" coexec_merge coexec_value_check dynamic_executor dynamic_fuser dynamic_hidden_layout
             dynamic_shape_inference graph_trace_graph tracer_hook
             tracer_backward_locator)

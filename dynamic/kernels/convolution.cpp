@@ -175,7 +175,7 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
       [&](int way) {
         const bool opens_chain = wants_innermost(way) && c.in_any_order && !is_innermost(c.input) &&
                                  !(gradient.defined() && is_innermost(gradient));
-        return opens_chain ? kOpening : 1.0;
+        return (opens_chain ? kOpening : 1.0) * (way == kAsEager || way == kChannelsInnermost ? team_handicap() : 1.0);
       },
       [&](int way) {
         if (c.in_any_order) ordered = in_order_of(way, c, gradient, use);

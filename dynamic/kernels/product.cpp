@@ -38,8 +38,7 @@ constexpr int64_t kBlockRows = 32;
 constexpr int64_t kGrain = 1 << 18;  // multiplications that a thread takes at least
 constexpr int64_t kSmallestPart = 1 << 20;  // of a product that is shared: multiplications
 constexpr int64_t kMostParts = 8, kPartAlign = 16;
-// A product in parts is taken for so much faster than it is: what is measured is not what Python gains.
-constexpr double kShareAdvantage = 0.93;
+constexpr int64_t kPartLength = 128;  // rows or columns at least: the BLAS packs the other factor for each part again
 enum Way { kAsEager, kOneDnn, kSkinny, kAsGradient, kShared };
 enum Kind : int64_t { kProducts = 18, kProduct = 19 };  // of the problem; convolutions have smaller ones
 
@@ -137,7 +136,7 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
   return out;
 }
 
-double handicap(int way) { return way == kShared ? kShareAdvantage : 1.0; }
+double handicap(int way) { return way == kShared || way == kSkinny ? 1.0 : team_handicap(); }
 
 // How the BLAS reads it.
 Rows<const float> rows_of(const Tensor& matrix) {
@@ -166,7 +165,8 @@ Tensor by_parts(const Tensor& left, const Tensor& right, const std::optional<Ten
              column_end - column, shift ? 1.0f : 0.0f);
   };
   const int64_t length = std::max(rows, columns);
-  const int64_t parts = std::clamp<int64_t>(rows * depth * columns / kSmallestPart, 1, kMostParts);
+  const int64_t most = std::min(rows * depth * columns / kSmallestPart, std::max<int64_t>(length / kPartLength, 2));
+  const int64_t parts = std::clamp<int64_t>(most, 1, kMostParts);
   const int64_t size = at::round_up(at::ceil_div(length, parts), kPartAlign);
   shared_loop(0, at::ceil_div(length, size), 1, [&](int64_t begin, int64_t end) {
     const int64_t from = begin * size, until = std::min(end * size, length);

@@ -1,7 +1,7 @@
 // Loops whose parts are taken by whoever has time: the thread that runs kernels, and the leading one while it waits.
 // On two cores a worker of a team is a third thread: as long as Python runs, it shares a core with it, and all wait for
-// the part that it was given. So here Python's thread is the second worker, when it has nothing else to do. Who computes
-// a part changes no bits; how many parts there are depends on the loop alone.
+// the part that it was given. So here Python's thread is the second worker, when it has nothing else to do.
+// Who computes a part changes no bits; how many parts there are depends on the loop alone.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -36,7 +36,9 @@ class WorkBoard {
   // While it lives, its thread is asleep until it is called for a loop.
   class SleepScope {
    public:
-    explicit SleepScope(WorkBoard& board) : board_(board) { board_.helper_sleeps_.store(true, std::memory_order_seq_cst); }
+    explicit SleepScope(WorkBoard& board) : board_(board) {
+      board_.helper_sleeps_.store(true, std::memory_order_seq_cst);
+    }
     ~SleepScope() { board_.helper_sleeps_.store(false, std::memory_order_relaxed); }
     SleepScope(const SleepScope&) = delete;
 
@@ -79,6 +81,9 @@ class BoardScope {
 WorkBoard* board_of_this_thread();  // if it is on
 // How many threads a shared loop has, at most.
 inline int loop_threads() { return board_of_this_thread() ? WorkBoard::kThreads : at::get_num_threads(); }
+// What a loop of an OpenMP team is taken for, where there is a choice: on a board, its workers sleep, and take Python's
+// core when they wake up, which the best of some measurements does not show.
+inline double team_handicap() { return board_of_this_thread() ? 1.25 : 1.0; }
 // In a part of a loop: which of the threads this is.
 int number_in_loop();
 

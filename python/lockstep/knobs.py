@@ -59,7 +59,8 @@ KNOBS: dict[str, Knob] = {
         "auto",
         "where kernels run when co-execution is forced: "
         "behind, on a thread that trails the leading one; "
-        "yielding, the same, and its workers sleep between parallel loops; "
+        "yielding, the same, but its workers sleep between parallel loops and a thread that waits "
+        "takes parts of them; "
         "auto, the one of these two in which Python asks for more ops in a second; "
         "inplace, on the leading thread whenever it waits "
         '(`when="auto"` measures all)',
