@@ -7,19 +7,20 @@
 #include <pthread.h>
 #include <xmmintrin.h>
 
+#include "coexec/clock.h"
+#include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/skeleton_clock.h"
-#include "dynamic/threads/thread_team.h"
 
 namespace lockstep::coexec {
 
 namespace {
 
 constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
-constexpr int kHelperSpins = 16000;  // some 100 us: most kernels between two loops are shorter
+constexpr double kHelperIdle = 100e-6;  // seconds until who waits sleeps; most kernels between two loops are shorter
 constexpr int kMostHelp = 64;  // loops that a thread helps with before it looks for signals
 constexpr std::chrono::microseconds kWaiting{20000};  // the same, where there is nothing to do
 constexpr std::chrono::microseconds kUntilRest{5000};
@@ -141,15 +142,15 @@ void GraphRunner::run_front() {
 
 bool GraphRunner::wait_done(uint64_t number) {
   int helped = 0;
-  for (int spin = 0; spin < kHelperSpins && helped < kMostHelp; ++spin) {
+  for (double idle_since = now_seconds(); is_helped() && now_seconds() - idle_since < kHelperIdle;) {
     if (channel_.is_done(number)) return true;
     if (board_.help()) {
-      spin = 0, ++helped;
+      if (++helped == kMostHelp) return false;
+      idle_since = now_seconds();
     } else {
       _mm_pause();
     }
   }
-  if (helped == kMostHelp) return false;
   const dynamic::WorkBoard::SleepScope asleep(board_);
   return channel_.wait_done(number, kWaiting, [&] { return board_.has_work(); });
 }
@@ -185,7 +186,7 @@ void GraphRunner::loop() {
       dynamic::spread_thread_team();
       has_spread_team_ = true;
     }
-    board_.set_on(is_helped_.load(std::memory_order_relaxed));
+    board_.set_on(is_helped());
     run_front();
   }
 }

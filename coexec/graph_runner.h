@@ -50,6 +50,7 @@ class GraphRunner {
 
  private:
   void loop();
+  bool is_helped() const { return is_helped_.load(std::memory_order_relaxed); }
   void run_single(dynamic::Event& event);
   size_t run_fused();
   void run_group(dynamic::Fuser& fuser);

@@ -103,7 +103,7 @@ double work_of(const Convolution& c) { return static_cast<double>(c.input.numel(
 // What order the maps come in, and whether the result may go in any, is part of the problem.
 Problem problem_of(int64_t kind, const Convolution& c, const Tensor& gradient, int64_t with_bias) {
   const int64_t orders = c.in_any_order | is_innermost(c.input) << 1 | (gradient.defined() && is_innermost(gradient)) << 2;
-  Problem problem{kind, with_bias | orders << 1, c.transposed, c.groups, at::get_num_threads(), loop_threads()};
+  Problem problem{kind, with_bias | orders << 1, c.transposed, c.groups, at::get_num_threads(), has_board()};
   problem.reserve(24);
   for (const int64_t size : {c.input.size(0), c.input.size(2), c.input.size(3)}) problem.push_back(rough_size(size));
   add_words(problem, c.weight.sizes());
@@ -175,7 +175,7 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
       [&](int way) {
         const bool opens_chain = wants_innermost(way) && c.in_any_order && !is_innermost(c.input) &&
                                  !(gradient.defined() && is_innermost(gradient));
-        return (opens_chain ? kOpening : 1.0) * (way == kAsEager || way == kChannelsInnermost ? team_handicap() : 1.0);
+        return (opens_chain ? kOpening : 1.0) * (way == kByWinograd || way == kByStrips ? 1.0 : team_handicap());
       },
       [&](int way) {
         if (c.in_any_order) ordered = in_order_of(way, c, gradient, use);

@@ -194,7 +194,7 @@ template <class Eager>
 Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias, Eager eager) {
   const int64_t work = left.numel() * right.size(1);
   const Problem problem{kProduct, bias.has_value(), rough_size(left.size(0)), rough_size(left.size(1)), right.size(1),
-                        left.is_contiguous(), right.is_contiguous(), at::get_num_threads(), loop_threads()};
+                        left.is_contiguous(), right.is_contiguous(), at::get_num_threads(), has_board()};
   Tensor result;
   run_chosen(
       problem, allowed_ways(left, right, bias.has_value(), work), static_cast<double>(work), handicap, [](int) {},
@@ -287,7 +287,8 @@ bool try_bmm(torch::jit::Stack& stack) {
   if (allowed == 1u << kAsEager) return false;
   const int64_t work = left.numel() * right.size(2);
   const Problem problem{kProducts, rough_size(left.size(0)), rough_size(left.size(1)), rough_size(left.size(2)),
-                        rough_size(right.size(2)), left.stride(2) == 1, has_dense_rows(right), at::get_num_threads(), loop_threads()};
+                        rough_size(right.size(2)), left.stride(2) == 1, has_dense_rows(right), at::get_num_threads(),
+                        has_board()};
   Tensor result;
   run_chosen(
       problem, allowed, static_cast<double>(work), handicap, [](int) {}, [&](int way) {

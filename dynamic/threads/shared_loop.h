@@ -79,11 +79,12 @@ class BoardScope {
 };
 
 WorkBoard* board_of_this_thread();  // if it is on
+inline bool has_board() { return board_of_this_thread() != nullptr; }
 // How many threads a shared loop has, at most.
-inline int loop_threads() { return board_of_this_thread() ? WorkBoard::kThreads : at::get_num_threads(); }
+inline int loop_threads() { return has_board() ? WorkBoard::kThreads : at::get_num_threads(); }
 // What a loop of an OpenMP team is taken for, where there is a choice: on a board, its workers sleep, and take Python's
 // core when they wake up, which the best of some measurements does not show.
-inline double team_handicap() { return board_of_this_thread() ? 1.25 : 1.0; }
+inline double team_handicap() { return has_board() ? 1.25 : 1.0; }
 // In a part of a loop: which of the threads this is.
 int number_in_loop();
 
