@@ -152,18 +152,6 @@ void Session::show_recorder(const OpInfo& op, torch::jit::Stack* stack, const Pl
   recorder_->after(*cursor_, torch::jit::last(*stack, op.returns.size()));
 }
 
-// Ambient state: what kernels read when they run. Most of it changes behind a door that drains (python/lockstep/doors.py);
-// what belongs to the thread is handed on.
-void Session::adopt_ambient_state() {
-  float_mode_ = _mm_getcsr() & dynamic::kFloatModeBits;
-  const int threads = at::get_num_threads();
-  if (threads == threads_) return;
-  wait_done(runner_.channel().asked(), /*interruptible=*/false);
-  threads_ = threads;
-  runner_.set_thread_count(threads);
-  share_loops();
-}
-
 Session::Place Session::locate() {
   const auto reading = counter_->read();
   Place place{reading.key, reading.unrecorded, -1, nullptr};

@@ -185,6 +185,18 @@ void Session::hand_over_cores() {
 // Where kernels have a thread for each of the two that a session has, the one that waits is the other's worker.
 void Session::share_loops() { runner_.set_helped(yields_ && at::get_num_threads() == dynamic::WorkBoard::kThreads); }
 
+// Ambient state: what kernels read when they run. Most of it changes behind a door that drains (python/lockstep/doors.py);
+// what belongs to the thread is handed on.
+void Session::adopt_ambient_state() {
+  float_mode_ = _mm_getcsr() & dynamic::kFloatModeBits;
+  const int threads = at::get_num_threads();
+  if (threads == threads_) return;
+  wait_done(runner_.channel().asked(), /*interruptible=*/false);
+  threads_ = threads;
+  runner_.set_thread_count(threads);
+  share_loops();
+}
+
 // As long as this thread has workers, too, the runner's yield their core (dynamic/threads/thread_team.h).
 void Session::keep_workers() {
   if (!has_workers_) dynamic::make_thread_team();

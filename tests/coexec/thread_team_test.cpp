@@ -20,9 +20,9 @@ using support::Call;
 using support::thread_count;
 
 // Workers end a little after they were told to.
-bool becomes(int count) {
+bool falls_to(int count) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-  while (thread_count() != count)
+  while (thread_count() > count)
     if (std::chrono::steady_clock::now() > end) return false;
   return true;
 }
@@ -35,7 +35,8 @@ TEST(ThreadTeam, AKernelOnTheLeadingThreadLeavesNoWorkersBehind) {
   const auto small = at::randn({4, 3, 16, 16});
   std::vector<float> memory(4 * 3 * 8 * 8);
   auto pooled = at::from_blob(memory.data(), {4, 3, 8, 8});
-  for (int i = 0; i < 4; ++i) {
+  int seen = 0;  // calls in which both had workers: the runner's end where this thread gets no core for some milliseconds
+  for (int i = 0; i < 20 && seen < 3; ++i) {
     Call call(function);
     at_line(1);
     const auto sum = x.add(1).sum();
@@ -47,12 +48,13 @@ TEST(ThreadTeam, AKernelOnTheLeadingThreadLeavesNoWorkersBehind) {
     const int with_both = thread_count();
     at_line(4);
     const auto result = x.mul(2);
-    if (i > 0) {
-      EXPECT_EQ(with_both, with_runner + 1) << "then this test says nothing";
-      EXPECT_TRUE(becomes(with_runner)) << thread_count();
+    if (i > 0 && with_both == with_runner + 1) {
+      ++seen;
+      EXPECT_TRUE(falls_to(with_runner)) << thread_count();
     }
     call.end();
   }
+  EXPECT_EQ(seen, 3) << "then this test says nothing";
   at::set_num_threads(1);
 }
 

@@ -5,8 +5,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
