@@ -21,8 +21,7 @@ namespace {
 
 constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
 constexpr double kHelperIdle = 100e-6;  // seconds until who waits sleeps; most kernels between two loops are shorter
-constexpr int kMostHelp = 64;  // loops that a thread helps with before it looks for signals
-constexpr std::chrono::microseconds kWaiting{20000};  // the same, where there is nothing to do
+constexpr std::chrono::microseconds kWaiting{20000};  // how often a wait looks for signals
 constexpr std::chrono::microseconds kUntilRest{5000};
 constexpr std::chrono::microseconds kIdle{100000};
 constexpr size_t kMaxPassed = 8;  // events that run before a group that was asked earlier
@@ -141,15 +140,15 @@ void GraphRunner::run_front() {
 }
 
 bool GraphRunner::wait_done(uint64_t number) {
-  int helped = 0;
+  const double end = now_seconds() + std::chrono::duration<double>(kWaiting).count();
   for (double idle_since = now_seconds(); is_helped() && now_seconds() - idle_since < kHelperIdle;) {
     if (channel_.is_done(number)) return true;
-    if (board_.help()) {
-      if (++helped == kMostHelp) return false;
-      idle_since = now_seconds();
-    } else {
+    if (!board_.help()) {
       _mm_pause();
+      continue;
     }
+    idle_since = now_seconds();
+    if (idle_since > end) return false;
   }
   const dynamic::WorkBoard::SleepScope asleep(board_);
   return channel_.wait_done(number, kWaiting, [&] { return board_.has_work(); });

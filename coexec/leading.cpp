@@ -18,9 +18,9 @@
 #include "coexec/session.h"
 #include "dynamic/shapes/shape_inference.h"
 #include "dynamic/shapes/shape_memo.h"
+#include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
-#include "dynamic/threads/thread_team.h"
 
 namespace lockstep::coexec {
 

@@ -12,10 +12,10 @@
 #include "coexec/event_log.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/shapes/shape_memo.h"
+#include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/skeleton_clock.h"
-#include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/timeline.h"
 
 namespace lockstep::coexec {

@@ -3,12 +3,12 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "dynamic/kernels/kernel_choice.h"
+#include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/skeleton_clock.h"
-#include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/timeline.h"
 
 namespace lockstep::dynamic {

@@ -210,6 +210,11 @@ Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tens
 
 bool has_dense_rows(const Tensor& matrices) { return matrices.stride(2) == 1; }
 bool has_dense_columns(const Tensor& matrices) { return matrices.stride(1) == 1; }
+// And one behind the other, as the BLAS wants them.
+bool lies_in_rows(const Tensor& matrices) { return has_dense_rows(matrices) && matrices.stride(1) >= matrices.size(2); }
+bool lies_in_columns(const Tensor& matrices) {
+  return has_dense_columns(matrices) && matrices.stride(2) >= matrices.size(1);
+}
 
 bool can_choose_products(const Tensor& left, const Tensor& right) {
   if (!is_float_tensor(left) || !is_float_tensor(right) || left.dim() != 3 || right.dim() != 3) return false;
@@ -223,10 +228,7 @@ uint32_t allowed_ways_of_products(const Tensor& left, const Tensor& right) {
   if (work <= kLargestForSkinny && left.size(2) <= kDeepestForSkinny && right.size(2) >= product_loops().lanes &&
       (has_dense_rows(right) || has_dense_columns(right)))
     ways |= 1u << kSkinny;
-  const auto is_dense = [](const Tensor& matrices) {
-    return (has_dense_rows(matrices) && matrices.stride(1) >= matrices.size(2)) ||
-           (has_dense_columns(matrices) && matrices.stride(2) >= matrices.size(1));
-  };
+  const auto is_dense = [](const Tensor& matrices) { return lies_in_rows(matrices) || lies_in_columns(matrices); };
   if (has_blas() && left.size(0) > 1 && work * left.size(0) >= 2 * kSmallestPart && loop_threads() > 1 &&
       is_dense(left) && is_dense(right))
     ways |= 1u << kShared;
@@ -239,7 +241,7 @@ Tensor one_by_one_in_parts(const Tensor& left, const Tensor& right) {
   auto out = at::empty({count, rows, columns}, left.options());
   auto* to = out.mutable_data_ptr<float>();
   const auto rows_at = [](const Tensor& matrices, int64_t i) {
-    const bool is_turned = !(has_dense_rows(matrices) && matrices.stride(1) >= matrices.size(2));
+    const bool is_turned = !lies_in_rows(matrices);
     return Rows<const float>{matrices.const_data_ptr<float>() + i * matrices.stride(0), matrices.stride(is_turned ? 2 : 1),
                              is_turned};
   };

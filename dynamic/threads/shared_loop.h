@@ -20,7 +20,7 @@ namespace lockstep::dynamic {
 class WorkBoard {
  public:
   static constexpr int kThreads = 2;  // the one that runs kernels, and one that waits
-  // `call`: wakes who sleeps in wait_for_work, if somebody does.
+  // `call`: wakes who is asleep in a SleepScope.
   explicit WorkBoard(std::function<void()> call) : call_(std::move(call)) {}
 
   // Whether loops go on it; by the thread that runs kernels, between two of them.

@@ -8,12 +8,12 @@
 
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/kernel_table.h"
+#include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/recycled.h"
 #include "dynamic/vm/skeleton_clock.h"
-#include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/timeline.h"
 
 namespace lockstep::dynamic {
