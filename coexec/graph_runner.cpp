@@ -19,7 +19,6 @@ namespace lockstep::coexec {
 
 namespace {
 
-constexpr int kSpins = 4000;  // some 20 us; then the thread sleeps
 constexpr double kHelperIdle = 100e-6;  // seconds until who waits sleeps; most kernels between two loops are shorter
 constexpr std::chrono::microseconds kWaiting{20000};  // how often a wait looks for signals
 constexpr std::chrono::microseconds kUntilRest{5000};
@@ -164,8 +163,7 @@ void GraphRunner::loop() {
   KernelScope kernels;
   const dynamic::BoardScope shared(&board_);
   for (;;) {
-    for (int spin = 0; spin < kSpins && !channel_.has_work(); ++spin) _mm_pause();
-    if (!channel_.has_work()) {
+    if (!idle_.wait([this] { return channel_.has_work(); })) {
       if (channel_.is_stopped()) return;
       const bool has_team = has_team_.load(std::memory_order_relaxed);
       channel_.wait_for_work(has_team ? kUntilRest : kIdle);
@@ -174,6 +172,7 @@ void GraphRunner::loop() {
         has_team_.store(false, std::memory_order_relaxed);
         has_spread_team_ = false;
       }
+      if (channel_.has_work()) idle_.woke();
       continue;
     }
     has_team_.store(true, std::memory_order_relaxed);

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "coexec/adaptive_spin.h"
 #include "coexec/channel.h"
 #include "dynamic/fusion/fuser.h"
 #include "dynamic/threads/shared_loop.h"
@@ -60,6 +61,7 @@ class GraphRunner {
   Channel<dynamic::Event> channel_;
   dynamic::WorkBoard board_{[this] { channel_.call_waiting(); }};
   std::thread thread_;
+  AdaptiveSpin idle_{20e-6, 300e-6};  // until there is work
   std::atomic<bool> has_failed_{false};
   std::exception_ptr failure_;
   std::string failed_where_;

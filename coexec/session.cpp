@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kWindow = 1 << 11;          // events in the channel
 constexpr size_t kInPlaceWindow = 32;        // events that the leader leaves to itself at most
 constexpr size_t kMaxSignatures = 1 << 18;   // remembered by the process
-constexpr int kSpins = 400;
+const AdaptiveSpin kBrief(5e-6, 5e-6);
 constexpr uint64_t kEventsOfALook = 1 << 12;  // in a call that goes on: so often WorkerHabit hears of it
 
 std::atomic<uint32_t> next_serial{1};
@@ -382,8 +382,9 @@ void Session::wait_done(uint64_t number, bool interruptible) {
   }
   if (leads) give_up_workers();
   const double begin = now_seconds();
-  for (int spin = 0; spin < kSpins && !channel.is_done(number); ++spin) _mm_pause();
-  if (!channel.is_done(number)) {
+  AdaptiveSpin others = kBrief;
+  auto& awake = leads ? waits_ : others;
+  if (!awake.wait([&] { return channel.is_done(number); })) {
     struct Wait {
       GraphRunner& runner;
       uint64_t number;
@@ -397,6 +398,7 @@ void Session::wait_done(uint64_t number, bool interruptible) {
     } else {
       host_.wait_released_uninterrupted(poll, &wait);
     }
+    awake.woke();
   }
   if (leads) {  // counters belong to the leading thread
     function_->counters.waits++;

@@ -201,6 +201,7 @@ class Session final : public tracer::OpSink {
   std::unique_ptr<tracer::ProgramCounter> counter_;
   tracer::BackwardLocator backward_;
   GraphRunner runner_;
+  AdaptiveSpin waits_{5e-6, 60e-6};  // of the leading thread, for values
   std::atomic<Phase> phase_{Phase::kIdle};  // written by the leading thread, read by any
   int depth_ = 0;
   std::atomic<int> native_depth_{0};

@@ -34,12 +34,21 @@ bool Session::runs_on_one_thread() const {
 // Scalars and sizes that depend only on values at rest: computed where they are needed, at once.
 bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
   if (op.draws) return false;
-  for (const auto& output : signature.outputs)
-    if (output.numel() > (c10::isIntegralType(output.dtype, true) ? kHostElements : 1)) return false;
+  bool may_decide = !signature.outputs.empty();
+  for (const auto& output : signature.outputs) {
+    const bool counts = c10::isIntegralType(output.dtype, /*includeBool=*/true);
+    if (output.numel() > (counts ? kHostElements : 1)) return false;
+    may_decide &= counts;
+  }
   const int64_t most = op.writes ? kHostWritten : kHostElements;
   if (function_->fuses && !dynamic::rounds_as_eager(op)) return false;  // whether it is at rest is a matter of time
-  for (const auto& view : operands_)
-    if (view.storage && view.tensor->numel() > most) return false;
+  for (const auto& view : operands_) {
+    if (!view.storage) continue;
+    const auto elements = view.tensor->numel();
+    if (elements > most) return false;
+    // what is made of the runner's values is the runner's to compute, also where it has come that far already
+    if (elements > 1 && !may_decide && is_of_this_call(view)) return false;
+  }
   return take_operands_at_rest();
 }
 
