@@ -11,6 +11,7 @@ namespace lockstep::coexec {
 namespace {
 
 constexpr int kWarmCalls = 5;      // typical calls in a row before the first measurement
+constexpr double kTinyOp = 20e-6;  // seconds, recorded
 constexpr int kMaxWarmCalls = 40;  // a function that is recorded now and then is measured all the same
 constexpr int kMaxPassedOver = 12; // untypical calls of a measurement; a function that knows no others is measured by them
 // There and back: what the machine does meanwhile, getting warm or being lent to others, meets all ways alike; and so do
@@ -97,9 +98,11 @@ Way Policy::choose() const {
   switch (state_) {
     case State::kMeasuring: return way_of_round(passes_, round_);
     case State::kSettled: return figures_.way;
-    default: return Way::kBehind;
+    default: return warm_up_way_;
   }
 }
+
+void Policy::guess(double seconds_an_op) { warm_up_way_ = seconds_an_op < kTinyOp ? Way::kYielding : Way::kBehind; }
 
 void Policy::start(State state) {
   state_ = state;

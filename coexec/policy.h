@@ -23,6 +23,9 @@ class Policy {
  public:
   // How the next call shall run.
   Way choose() const;
+  // Until it is measured how fast the ways are, by what a recorded call took an op: where ops are tiny, workers that wait
+  // awake are in Python's way.
+  void guess(double seconds_an_op);
   // Begins with what a function like this one chose, and measures later.
   void adopt(Way way);
   // After a call that ran as chosen. One that was recorded, or whose kernels were chosen or compiled meanwhile, says
@@ -49,6 +52,7 @@ class Policy {
   void settle(uint64_t calls);  // measures again after so many
 
   State state_ = State::kWarmUp;
+  Way warm_up_way_ = Way::kBehind;
   Figures figures_;
   std::array<std::vector<double>, kWayCount> samples_;
   std::array<bool, kWayCount> is_dropped_{};  // clearly slower than another: not measured further

@@ -84,7 +84,7 @@ inline bool has_board() { return board_of_this_thread() != nullptr; }
 inline int loop_threads() { return has_board() ? WorkBoard::kThreads : at::get_num_threads(); }
 // What a loop of an OpenMP team is taken for, where there is a choice: on a board, its workers sleep, and take Python's
 // core when they wake up, which the best of some measurements does not show.
-inline double team_handicap() { return has_board() ? 1.25 : 1.0; }
+inline double team_handicap() { return has_board() ? 1.6 : 1.0; }
 // In a part of a loop: which of the threads this is.
 int number_in_loop();
 

@@ -111,7 +111,10 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
   }
   const double seconds = now_seconds() - begin;
   const bool is_typical = way == Way::kEager || (!session.was_recorded() && !session.was_prepared());
-  if (is_measured && result) note_time(function, way, seconds, !is_typical);
+  if (is_measured && result) {
+    if (function.counters.calls == 1) function.policy.guess(seconds / std::max<double>(1, function.counters.ops));
+    note_time(function, way, seconds, !is_typical);
+  }
   const bool has_choice = is_measured || function.adapts_workers;
   if (has_choice && result && function.way_problem.empty() && !session.was_recorded()) recall_way(function);
   if (function.worker_habit.trials() > trials_before && !function.way_problem.empty())

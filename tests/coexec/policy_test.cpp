@@ -48,6 +48,16 @@ TEST(Policy, RunsBehindUntilItHasMeasuredAllWays) {
   EXPECT_TRUE(policy.figures().is_settled);
 }
 
+TEST(Policy, BeginsAsTheSizeOfTheOpsSuggests) {
+  for (const auto& [seconds_an_op, way] : {std::pair(5e-6, Way::kYielding), std::pair(80e-6, Way::kBehind)}) {
+    Policy policy;
+    policy.guess(seconds_an_op);
+    EXPECT_EQ(policy.choose(), way);
+    run(policy, kCallsToChoose, fixed(2, 1, 2));
+    EXPECT_EQ(policy.choose(), Way::kInPlace);  // measurements say otherwise
+  }
+}
+
 TEST(Policy, CallsThatAlternateInWorkAreMetByEachWayAlike) {
   for (int period : {2, 3}) {
     for (int offset = 0; offset < period; ++offset) {
