@@ -133,6 +133,20 @@ def first_table(programs):
     return table(head, rows) if rows else ""
 
 
+def fast_table(programs):
+    head = ["program", "first step s", "first fast step s", "which", "steady ms"]
+    head += ["with a cache: first fast step s", "which"]
+    rows = []
+    for program, result in programs.items():
+        empty, filled = (result.get("fast", {}).get(name, {}) for name in ("empty", "filled"))
+        if "steady" not in empty or "steady" not in filled:
+            continue
+        row = [program, number(empty["first_step_s"], 2), number(empty["first_fast_s"], 2)]
+        row += [empty["first_fast_steps"], number(empty["steady"]["median"] * 1e3, 2)]
+        rows.append([*row, number(filled["first_fast_s"], 2), filled["first_fast_steps"]])
+    return table(head, rows) if rows else ""
+
+
 def errors(node, path=""):
     """Sentences for all parts that gave no figures."""
     if isinstance(node, list):
@@ -153,6 +167,7 @@ def markdown(results):
         ("What ran where (when=always)", graph_table(programs)),
         ("Peak memory", memory_table(programs)),
         ("First call, fresh processes", first_table(programs)),
+        ("First fast step, auto", fast_table(programs)),
         ("Not measured", "\n".join(errors(programs))),
     ]
     text = [f"# Step times\n\n{about}\n"]

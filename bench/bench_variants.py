@@ -65,9 +65,12 @@ def find_tcmalloc():
     return min(found, key=len) if found else None
 
 
-def environment(variant):
-    """The environment of a process that begins with this variant: nothing is remembered yet."""
-    variables = {**os.environ, "LOCKSTEP_CACHE": tempfile.mkdtemp(prefix="bench-lockstep-")}
+def environment(variant, cache=None):
+    """The environment of a process that begins with this variant: nothing is remembered yet, or
+    what is in the folder `cache`.
+    """
+    cache = cache or tempfile.mkdtemp(prefix="bench-lockstep-")
+    variables = {**os.environ, "LOCKSTEP_CACHE": cache}
     if variant == "eager_tcmalloc":
         library = find_tcmalloc()
         if library is None:

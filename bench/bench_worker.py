@@ -1,7 +1,7 @@
 """Measures in a fresh process: `python bench_worker.py TASK`, TASK and the answer are JSON.
 
 Parts: `times` (any number of variants, interleaved), `serve` (one variant, runs when asked for),
-`first` (first calls, in fresh processes),
+`first` (first calls, in fresh processes), `fast` (how long until steps are as fast as they get),
 `live` (peak bytes of live tensor storages), `rss` (peak resident memory over that after import).
 The answer is the last line on standard output.
 """
@@ -19,6 +19,7 @@ from samples.common.compare import differences
 from samples.common.driver import Copy
 
 MIN_STEPS, MAX_STEPS = 5, 200
+MIN_FAST_STEPS = 20
 WARM_UP_SECONDS = 3
 
 
@@ -146,6 +147,16 @@ def first_call(task, variant):
     return copy.seconds[0]
 
 
+def measure_fast(task):
+    (name,) = task["variants"]
+    load(task["program"])
+    copy = make_copy(task, name)
+    end = time.monotonic() + task["fast_seconds"]
+    while time.monotonic() < end or len(copy.seconds) < MIN_FAST_STEPS:
+        copy.advance(len(copy.seconds))
+    return {**figures_of(name, copy), "steady": statistics(copy.seconds[len(copy.seconds) // 2 :])}
+
+
 def in_fork(function, *arguments):
     """What the function returns, a float, called in a child of this process."""
     reader, writer = os.pipe()
@@ -200,6 +211,7 @@ PARTS = {
     "times": measure_times,
     "serve": serve,
     "first": measure_first,
+    "fast": measure_fast,
     "live": measure_live,
     "rss": measure_rss,
 }

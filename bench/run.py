@@ -24,7 +24,7 @@ NAMES = (
     "bert_qa bert_cls gpt2 music_transformer resnet50 dcgan dropblock sdpoint wgan_gp yolov3 "
     "faster_rcnn lstm_ragged moe tree_lstm actor_critic small_mlp pointwise_chain"
 ).split()
-PARTS = ("interleaved", "alone", "memory", "first")
+PARTS = ("interleaved", "alone", "memory", "first", "fast")
 
 
 def parse_arguments():
@@ -45,6 +45,9 @@ def parse_arguments():
     parser.add_argument("--run-seconds", type=float, default=2.0, help="of one variant in one run")
     parser.add_argument("--memory-steps", type=int, default=8)
     parser.add_argument("--processes", type=int, default=10, help="fresh processes for first calls")
+    parser.add_argument(
+        "--fast-seconds", type=float, default=14.0, help="in which steps become fast, and settle"
+    )
     parser.add_argument("--limit", type=float, default=1800, help="seconds for one process")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--name", default=time.strftime("%Y-%m-%d-%H%M%S"), help="of the results")
@@ -88,17 +91,18 @@ def worker_command(arguments, part, program, variants):
         "run_seconds": arguments.run_seconds,
         "memory_steps": arguments.memory_steps,
         "processes": arguments.processes,
+        "fast_seconds": arguments.fast_seconds,
     }
     return [sys.executable, str(HERE / "bench_worker.py"), json.dumps(task)]
 
 
-def ask(arguments, part, program, variants):
+def ask(arguments, part, program, variants, cache=None):
     """The worker's answer, or {"error": its last lines}."""
     command = worker_command(arguments, part, program, variants)
     try:
         done = subprocess.run(
             command,
-            env=environment(variants[0]),
+            env=environment(variants[0], cache),
             capture_output=True,
             text=True,
             timeout=arguments.limit,
@@ -163,6 +167,14 @@ def measure_alone(arguments, program, variants):
     return answer
 
 
+def measure_fast(arguments, program):
+    """Until the first fast step: a process that knows nothing, and one with what that left."""
+    with tempfile.TemporaryDirectory(prefix="bench-lockstep-") as cache:
+        return {
+            name: ask(arguments, "fast", program, ["auto"], cache) for name in ("empty", "filled")
+        }
+
+
 def measure(arguments, program):
     """All parts of one program."""
     extra = [name for column in arguments.columns for name in OPTIONAL[column]]
@@ -181,6 +193,8 @@ def measure(arguments, program):
         }
     if "first" in arguments.parts:
         result["first"] = ask(arguments, "first", program, ["eager_a", "always"])
+    if "fast" in arguments.parts:
+        result["fast"] = measure_fast(arguments, program)
     return result
 
 
