@@ -18,7 +18,7 @@ from bench_variants import VARIANTS, balanced_order
 from samples.common.compare import differences
 from samples.common.driver import Copy
 
-MIN_STEPS, MAX_STEPS = 5, 200
+MIN_STEPS, MAX_STEPS = 5, 2000
 MIN_FAST_STEPS = 20
 WARM_UP_SECONDS = 3
 

@@ -160,7 +160,7 @@ def measure_alone(arguments, program, variants):
     runs = {variant: [] for variant in processes}
     for index in range(arguments.runs):
         for variant in balanced_order(list(processes), index):
-            processes[variant].run(2)  # wakes its threads and fills the caches
+            processes[variant].run(max(2, steps // 20))  # wakes its threads and fills the caches
             runs[variant].append(processes[variant].run(steps))
     for variant, process in processes.items():
         answer[variant] = {"variants": {variant: {"runs": runs[variant], **process.finish()}}}
