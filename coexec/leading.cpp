@@ -605,7 +605,9 @@ Event& Session::open_event(graph::Node* node, const Signature* signature) {
   event.is_strict = function_->is_strict;
   event.may_be_fused = function_->fuses && !at::globalContext().deterministicAlgorithms();
   event.is_deterministic = function_->is_deterministic;
-  event.spares_workers = yields_ && !event.is_strict && !event.is_deterministic;  // their number shows in the last bits
+  event.workers = event.is_strict || event.is_deterministic ? dynamic::Workers::kAsEager
+                  : yields_                                 ? dynamic::Workers::kAsleep
+                                                            : dynamic::Workers::kAwake;
   event.float_mode = float_mode_;
   event.grad_mode = c10::GradMode::is_enabled();
   return event;

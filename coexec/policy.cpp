@@ -24,13 +24,14 @@ Way way_of_round(int pass, int round) {
   return kTurns[(turn + (kWayCount - 1) * pass) % kWayCount];
 }
 constexpr int kSamples = 3;        // a round; each is a call, or the mean of as many as take some time
-constexpr double kSampleSeconds = 0.004;
-constexpr int kMaxCallsOfASample = 16;
+constexpr double kSampleSeconds = 0.012;
+constexpr int kMaxCallsOfASample = 64;
 // Calls after a change of the way that do not count: workers and caches change hands, and the system has to move threads
 // that share a core apart.
 constexpr int kSkipped = 2, kMaxSkipped = 100;
 constexpr double kSettling = 0.03;  // seconds
 constexpr int kMinPasses = 2;      // through the rounds: one may meet a machine that is busy with other things
+constexpr int kMinPassesOfShort = 4;  // where a sample is several calls: what disturbs one weighs more, and they cost little
 constexpr int kMaxPasses = 6;      // until it is clear whether co-execution pays
 constexpr double kHopeless = 1.5;  // times the fastest way: no such thing makes a pass that slow
 constexpr double kClear = 3;       // standard errors between the two
@@ -153,7 +154,8 @@ void Policy::next_round() {
     round_ = 0;
     ++passes_;
     drop_slow_ways();
-    if (passes_ == kMaxPasses || is_clear()) return decide();
+    const int least = has_short_calls_ ? kMinPassesOfShort : 0;
+    if (passes_ == kMaxPasses || (passes_ >= least && is_clear())) return decide();
   } while (is_dropped_[static_cast<int>(choose())]);
   seen_ = 0;
   settling_ = 0;
@@ -214,6 +216,7 @@ void Policy::note(Way way, double seconds, bool is_untypical) {
       }
       sum_ += seconds;
       if (++summed_calls_ < kMaxCallsOfASample && sum_ < kSampleSeconds) return;
+      has_short_calls_ = summed_calls_ > 1;
       auto& samples = samples_[static_cast<int>(way)];
       samples.push_back(std::exchange(sum_, 0) / std::exchange(summed_calls_, 0));
       if (samples.size() % kSamples == 0) next_round();

@@ -62,6 +62,7 @@ class Policy {
   double settling_ = 0;     // seconds of this round so far that do not count
   double sum_ = 0;          // of the calls that become the next sample
   int summed_calls_ = 0;
+  bool has_short_calls_ = false;  // several to a sample
   int seen_ = 0;            // calls in this state, or in this round
   int warm_calls_ = 0;      // typical ones in a row
   int passed_over_ = 0;     // untypical ones of this measurement

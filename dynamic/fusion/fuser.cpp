@@ -98,7 +98,7 @@ bool Fuser::try_run_fused(FusedGroup& group) {
     if (plan.slot && !plan.slot->has_failed()) preparation_count.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  const OneThreadScope alone(events[0]->spares_workers && is_light(*events[0]));
+  const OneThreadScope alone(runs_alone(*events[0]));
   const ExcludedScope timed;
   if (kernel) run_fused(group, plan, *kernel);
   share_time(events, timed.begin(), timed.elapsed());

@@ -34,6 +34,13 @@ struct Capture {
 // The bits of MXCSR that flush denormals (FTZ and DAZ).
 constexpr unsigned kFloatModeBits = 0x8040;
 
+// Which kernels run on one thread: their number shows in the last bits.
+enum class Workers : uint8_t {
+  kAsEager,  // as PyTorch wants it
+  kAwake,    // those that are done before workers have heard of them
+  kAsleep,   // those that are done before workers have woken up
+};
+
 // The leading thread fills it, the runner empties it: most in one piece, in lines of its own.
 struct alignas(kCacheLine) Event {
   graph::Node* node = nullptr;
@@ -45,7 +52,7 @@ struct alignas(kCacheLine) Event {
   bool is_strict = true;             // PyTorch's own kernels only
   bool may_be_fused = false;
   bool is_deterministic = false;     // which kernel runs it may not depend on measurements or on what is compiled yet
-  bool spares_workers = false;       // they sleep: what is light runs on one thread
+  Workers workers = Workers::kAsEager;
   bool grad_mode = false;            // whether gradients were wanted where it was asked
   unsigned float_mode = 0;           // whether denormals are flushed where it was asked
   Capture* capture = nullptr;        // set: the results go back as they come

@@ -251,7 +251,7 @@ void execute(Event& event, bool is_pointwise) {
     return;
   }
   {
-    const OneThreadScope alone(event.spares_workers && is_light(event));
+    const OneThreadScope alone(runs_alone(event));
     const ExcludedScope kernel(&event.node->counts.kernel_ticks);
     const SpanScope span(SpanKind::kKernel, event.node);
     const AllocationScope allocations(event.node);

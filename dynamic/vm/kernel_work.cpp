@@ -13,6 +13,9 @@ namespace {
 // of lstm_ragged is as long with any limit above these, and a fifth longer with a quarter of them.
 constexpr int64_t kLightElements = 1 << 18;
 constexpr double kLightMultiplications = 1 << 23;
+// A microsecond or two: no more than it takes a team to begin and to end. PyTorch's loops are shared from 2^15 elements on.
+constexpr int64_t kTinyElements = 1 << 15;
+constexpr double kTinyMultiplications = 1 << 18;
 
 enum class Work : uint8_t {
   kElements,  // some steps for each element of the largest tensor
@@ -39,9 +42,7 @@ Work kind_of(const graph::OpInfo& op) {
   return place->second;
 }
 
-}  // namespace
-
-bool is_light(const Event& event) {
+bool has_at_most(const Event& event, int64_t most_elements, double most_multiplications) {
   int64_t elements[3] = {0, 0, 0};  // of the largest tensors
   for (const auto* layouts : {&event.signature->inputs, &event.signature->outputs})
     for (const auto& layout : *layouts) {
@@ -51,13 +52,25 @@ bool is_light(const Event& event) {
         if (count > largest) std::swap(count, largest);
     }
   switch (kind_of(*event.node->op)) {
-    case Work::kElements: return elements[0] <= kLightElements;
+    case Work::kElements: return elements[0] <= most_elements;
     // (a, b) by (b, c) gives (a, c): the root of a*b * b*c * a*c multiplications. A convolution has about as many.
     case Work::kProduct: {
       double product = 1;
       for (const int64_t count : elements) product *= static_cast<double>(count);
-      return std::sqrt(product) <= kLightMultiplications;
+      return std::sqrt(product) <= most_multiplications;
     }
+    default: return false;
+  }
+}
+
+}  // namespace
+
+bool is_light(const Event& event) { return has_at_most(event, kLightElements, kLightMultiplications); }
+
+bool runs_alone(const Event& event) {
+  switch (event.workers) {
+    case Workers::kAwake: return has_at_most(event, kTinyElements, kTinyMultiplications);
+    case Workers::kAsleep: return is_light(event);
     default: return false;
   }
 }

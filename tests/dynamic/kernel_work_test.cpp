@@ -5,6 +5,8 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include <thread>
 
 #include "dynamic/vm/executor.h"
@@ -86,11 +88,15 @@ TEST(KernelWork, KernelsOfOneThreadMakeNoTeam) {
 }
 
 TEST(KernelWork, EventsThatSpareWorkersMakeNoTeamWhereTheyAreLight) {
-  for (const bool spares : {false, true}) {
-    for (const int64_t size : {100, 400}) {
+  const std::pair<Workers, int64_t> largest_alone[] = {
+      {Workers::kAsEager, 0}, {Workers::kAwake, 40}, {Workers::kAsleep, 100}};
+  for (const auto& [workers, alone] : largest_alone) {
+    for (const int64_t size : {40, 100, 400}) {
       Case product("aten::mm", {at::rand({size, size}), at::rand({size, size})});
-      product.event.spares_workers = spares;
-      EXPECT_EQ(gained_threads([&] { product.run(); }), spares && size == 100 ? 0 : 1) << spares << ' ' << size;
+      product.event.workers = workers;
+      EXPECT_EQ(runs_alone(product.event), size <= alone) << static_cast<int>(workers) << ' ' << size;
+      if (size > 40)  // whether the BLAS shares the least is its own affair
+        EXPECT_EQ(gained_threads([&] { product.run(); }), size <= alone ? 0 : 1) << static_cast<int>(workers) << ' ' << size;
     }
   }
 }
