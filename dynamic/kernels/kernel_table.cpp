@@ -4,6 +4,9 @@
 
 #include "dynamic/kernels/batch_norm.h"
 #include "dynamic/kernels/convolution.h"
+#include "dynamic/kernels/foreach_norm.h"
+#include "dynamic/kernels/group_norm.h"
+#include "dynamic/kernels/padding.h"
 #include "dynamic/kernels/product.h"
 
 namespace lockstep::dynamic {
@@ -18,6 +21,15 @@ constexpr OwnKernelRow kMeasured[] = {
     {"aten::convolution_backward", "", nullptr, &try_convolution_backward},
     {"aten::native_batch_norm", "", nullptr, &try_batch_norm},
     {"aten::native_batch_norm_backward", "", nullptr, &try_batch_norm_backward},
+    {"aten::native_group_norm", "", nullptr, &try_group_norm},
+    {"aten::native_group_norm_backward", "", nullptr, &try_group_norm_backward},
+    {"aten::_foreach_norm", "Scalar", &try_foreach_norm},
+};
+
+constexpr OwnKernelRow kMoving[] = {
+    {"aten::constant_pad_nd", "", &try_constant_pad},
+    {"aten::slice_backward", "", &try_slice_backward},
+    {"aten::select_backward", "", &try_select_backward},
 };
 
 // PyTorch's own kernels for these keep the order of their maps.
@@ -62,6 +74,7 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
   facts.row = find_row(measured_kernels());
   facts.may_round_otherwise = facts.row != nullptr;
   if (!facts.row) facts.row = find_row(random_kernels());
+  if (!facts.row) facts.row = find_row(moving_kernels());
   if (facts.row && facts.row->map_kernel) facts.order = MapOrder::kAny;
   for (const auto& [name, overload, adds_up] : kKeepOrder) {
     if (!is_named(name, overload)) continue;
@@ -74,6 +87,7 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
 }  // namespace
 
 std::span<const OwnKernelRow> measured_kernels() { return kMeasured; }
+std::span<const OwnKernelRow> moving_kernels() { return kMoving; }
 
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op) { return find_facts(op).row; }
 

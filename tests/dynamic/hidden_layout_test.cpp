@@ -160,6 +160,28 @@ TEST_F(HiddenEvents, BatchNormTakesAndGivesThem) {
   }
 }
 
+TEST_F(HiddenEvents, GroupNormTakesAndGivesThem) {
+  const auto x = at::randn({3, 6, 5, 4}), g = at::randn({3, 6, 5, 4}), w = at::randn({6}), b = at::randn({6});
+  const int64_t n = 3, channels = 6, pixels = 20, groups = 2;
+  EventCase forward("aten::native_group_norm", Stack{x, w, b, n, channels, pixels, groups, 1e-5});
+  prepare(forward);
+  give_hidden(forward, 0, x);
+  run(forward);
+  EXPECT_TRUE(hides_result(forward));
+  expect_results(forward, 1e-5);
+  for (const int hidden : {0, 1, 2, 3}) {
+    EventCase backward("aten::native_group_norm_backward",
+                       Stack{g, x, forward.expected[1], forward.expected[2], w, n, channels, pixels, groups,
+                             c10::List<bool>({true, true, true})});
+    prepare(backward);
+    if (hidden & 1) give_hidden(backward, 0, g);
+    if (hidden & 2) give_hidden(backward, 1, x);
+    run(backward);
+    EXPECT_EQ(hides_result(backward), (hidden & 2) != 0);
+    expect_results(backward, 1e-4);
+  }
+}
+
 TEST_F(HiddenEvents, PoolingKeepsTheOrder) {
   const auto x = at::randn({2, 6, 8, 8});
   EventCase made("aten::max_pool2d_with_indices", Stack{x, kTwo, kTwo, kNone, kOne, false});
