@@ -35,6 +35,8 @@ constexpr int kMinPassesOfShort = 4;  // where a sample is several calls: what d
 constexpr int kMaxPasses = 6;      // until it is clear whether co-execution pays
 constexpr double kHopeless = 1.5;  // times the fastest way: no such thing makes a pass that slow
 constexpr double kClear = 3;       // standard errors between the two
+constexpr double kFar = 1.1;       // or so many times the fastest in each of kFarPasses passes: where calls differ in work
+constexpr int kFarPasses = 3;      // by themselves, standard errors stay large for ever
 constexpr uint64_t kFirstSettle = 64;  // calls until the next measurement, at least; doubles
 constexpr uint64_t kMaxSettle = 4096;
 constexpr double kMaxSettleSeconds = 60;  // where more calls than that are needed to make up for the measurement
@@ -136,7 +138,9 @@ void Policy::drop_slow_ways() {
     const auto own = estimate(samples_[i]);
     const bool is_sure = passes_ >= kMinPasses || median(slower) > kHopeless;
     const bool is_always = std::all_of(slower.begin(), slower.end(), [](double ratio) { return ratio > 1; });
-    is_dropped_[i] = is_sure && is_always && own.mean - best.mean > kClear * std::hypot(own.error, best.error);
+    const bool is_far = passes_ >= kFarPasses && *std::min_element(slower.begin(), slower.end()) > kFar;
+    const bool is_apart = own.mean - best.mean > kClear * std::hypot(own.error, best.error);
+    is_dropped_[i] = is_far || (is_sure && is_always && is_apart);
   }
 }
 

@@ -93,6 +93,17 @@ TEST(Policy, MeasuresLongerWhereCallsScatter) {
   EXPECT_TRUE(policy.figures().is_settled);
 }
 
+TEST(Policy, CallsThatScatterByThemselvesAreNotMeasuredForEver) {
+  const auto ragged = [](Way way, int call) {
+    const double work = 1 + 0.8 * std::sin(12.9898 * call * call);  // by no pattern
+    return work * (way == Way::kEager ? 1.5 : way == Way::kInPlace ? 1.01 : 1.0);
+  };
+  Policy policy;
+  run(policy, 5 + 3 * kCallsOfAPass, ragged);
+  ASSERT_TRUE(policy.figures().is_settled);
+  EXPECT_NE(policy.choose(), Way::kEager);
+}
+
 TEST(Policy, CoExecutesWhereEagerIsNotClearlyFaster) {
   Policy policy;
   run(policy, kCallsWhereUnclear, fixed(1, 1.2, 0.985));
