@@ -217,6 +217,9 @@ const float* data_or_null(const Optional& tensor) {
   return tensor && tensor->defined() ? tensor->const_data_ptr<float>() : nullptr;
 }
 
+// As PyTorch's kernel has it: dims of one element have the strides of the format, whatever the input says.
+Tensor empty_as(const Tensor& input) { return at::empty_like(input, input.suggest_memory_format()); }
+
 // `sizes`: N, C, pixels, groups, as they stand on the stack.
 std::optional<Maps> maps_of(const Tensor& input, at::ArrayRef<c10::IValue> sizes, bool in_any_order) {
   if (at::globalContext().deterministicAlgorithms() || !is_float_tensor(input) || input.dim() < 2 || input.numel() == 0)
@@ -238,7 +241,7 @@ bool try_group_norm(torch::jit::Stack& stack, bool in_any_order) {
   const Optional weight = take_optional(stack[1]), bias = take_optional(stack[2]);
   if (!m || !is_plain_or_none(weight, m->channels) || !is_plain_or_none(bias, m->channels)) return false;
   const double eps = stack[7].toDouble();
-  auto output = at::empty_like(input), mean = at::empty({m->samples, m->groups}, input.options());
+  auto output = empty_as(input), mean = at::empty({m->samples, m->groups}, input.options());
   auto inverse = at::empty_like(mean);
   const float *factors = data_or_null(weight), *shifts = data_or_null(bias);
   auto table = find_moments(*m, input.const_data_ptr<float>());
@@ -307,7 +310,7 @@ bool try_group_norm_backward(torch::jit::Stack& stack, bool in_any_order) {
   const auto wanted = stack[9].toBoolList();
   Tensor results[3];
   if (wanted[0]) {
-    results[0] = at::empty_like(input);
+    results[0] = empty_as(input);
     differentiate(*m, g, x, lines, results[0].mutable_data_ptr<float>());
   }
   for (const int i : {1, 2}) {

@@ -139,5 +139,21 @@ TEST(GroupNormTable, LeavesToPyTorchWhatItDoesNotKnow) {
   EXPECT_TRUE(refuses(at::randn({2, 4, 3, 4}), {}, 2, false));
 }
 
+TEST(GroupNormTable, DimsOfOneElementHaveTheStridesOfPyTorch) {
+  for (const auto& x : {at::randn({1, 3}).slice(1, 0, 2), at::randn({1, 4, 3, 3}).slice(1, 0, 2),
+                        at::randn({4, 9, 1}).as_strided({4, 1, 3, 3}, {9, 1, 3, 1})}) {
+    const int64_t n = x.size(0), channels = x.size(1), pixels = x.numel() / (n * channels);
+    const auto [out, mean, inverse] = at::native_group_norm(x, {}, {}, n, channels, pixels, 1, 1e-5);
+    torch::jit::Stack stack{x, at::Tensor(), at::Tensor(), n, channels, pixels, int64_t{1}, 1e-5};
+    ASSERT_TRUE(try_group_norm(stack));
+    EXPECT_EQ(stack[0].toTensor().strides(), out.strides());
+    const auto back = at::native_group_norm_backward(x, x, mean, inverse, {}, n, channels, pixels, 1, {true, false, false});
+    torch::jit::Stack own{x, x, mean, inverse, at::Tensor(), n, channels, pixels, int64_t{1},
+                          c10::List<bool>({true, false, false})};
+    ASSERT_TRUE(try_group_norm_backward(own));
+    EXPECT_EQ(own[0].toTensor().strides(), std::get<0>(back).strides());
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::dynamic
