@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -17,7 +18,9 @@ constexpr int kMaxPassedOver = 12; // untypical calls of a measurement; a functi
 // There and back: what the machine does meanwhile, getting warm or being lent to others, meets all ways alike; and so do
 // calls that differ in work by turns of two or three. The way in the middle has it easiest, for no change comes before its
 // second round: each pass has another one there.
-constexpr Way kTurns[] = {Way::kBehind, Way::kYielding, Way::kInPlace, Way::kEager};
+// Workers that sleep come first: where other programs want the cores, all that wait awake is many times slower, and is
+// given up at once where that is known.
+constexpr Way kTurns[] = {Way::kYielding, Way::kInPlace, Way::kEager, Way::kBehind};
 constexpr int kRounds = 2 * kWayCount;
 Way way_of_round(int pass, int round) {
   const int turn = round < kWayCount ? round : kRounds - 1 - round;
@@ -43,6 +46,15 @@ constexpr double kMaxSettleSeconds = 60;  // where more calls than that are need
 constexpr uint64_t kAdoptedSettle = 1024;  // the same, where another function's choice was adopted
 constexpr double kMeasuringShare = 0.01;  // of all time that calls of the slower ways may cost, to measure them
 constexpr double kAdvantage = 0.98;    // the other way must be this much faster to be taken: less is within the noise
+
+constexpr double kLost = 3;           // times the fastest way: a call that says something by itself,
+constexpr double kLostEnough = 4;     // some of which in a row say enough, together this far beyond
+constexpr double kLostSeconds = 0.25; // shorter ones cost nothing
+// While settled: other programs may begin or end, and the function may get other work.
+constexpr int kWatchedCalls = 8;
+constexpr double kWatchedSeconds = 0.25;
+constexpr double kDrift = 1.6;        // times what is usual, or that part of it
+constexpr double kFirstPatience = 2, kMaxPatience = 64;
 
 constexpr int kInPass = 2 * kSamples;
 
@@ -115,6 +127,9 @@ void Policy::start(State state) {
   skipped_ = kSkipped;
   settling_ = sum_ = 0;
   summed_calls_ = 0;
+  lost_ = 0;
+  lost_calls_ = 0;
+  if (state == State::kMeasuring) measuring_seconds_ = 0, lost_seconds_.fill(0);
   is_dropped_.fill(false);
   passed_over_ = 0;
   measured_calls_.fill(0);
@@ -162,8 +177,27 @@ void Policy::next_round() {
     if (passes_ == kMaxPasses || (passes_ >= least && is_clear())) return decide();
   } while (is_dropped_[static_cast<int>(choose())]);
   seen_ = 0;
-  settling_ = 0;
+  settling_ = sum_ = lost_ = 0;
+  summed_calls_ = lost_calls_ = 0;
   skipped_ = choose() == last ? 0 : kSkipped;
+}
+
+// A way that is many times slower than another costs more to measure than all the others.
+bool Policy::is_lost(double seconds) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kWayCount; ++i)
+    if (!is_dropped_[i] && i != static_cast<int>(choose()) && !samples_[i].empty())
+      best = std::min(best, std::accumulate(samples_[i].begin(), samples_[i].end(), 0.0) / static_cast<double>(samples_[i].size()));
+  if (seconds < kLost * best) {
+    lost_ = 0;
+    lost_calls_ = 0;
+    return false;
+  }
+  ++lost_calls_;
+  lost_ += seconds / (kLost * best);
+  if (lost_calls_ < 2 || lost_ < kLostEnough || lost_ * kLost * best < kLostSeconds) return false;
+  lost_seconds_[static_cast<int>(choose())] = lost_ * kLost * best / lost_calls_;
+  return true;
 }
 
 bool Policy::is_settling(double seconds) {
@@ -175,16 +209,21 @@ bool Policy::is_settling(double seconds) {
 void Policy::decide() {
   const auto& base = samples_[static_cast<int>(fastest_measured())];
   const double seconds_of_base = estimate(base).mean;
-  for (int i = 0; i < kWayCount; ++i) figures_.seconds[i] = seconds_of_base * median(ratios(samples_[i], base));
+  for (int i = 0; i < kWayCount; ++i)
+    figures_.seconds[i] = lost_seconds_[i] > 0 ? lost_seconds_[i] : seconds_of_base * median(ratios(samples_[i], base));
   const auto seconds = [this](Way way) { return figures_.seconds[static_cast<int>(way)]; };
   if (!figures_.is_settled) {
     figures_.way = Way::kBehind;
     for (const Way way : {Way::kInPlace, Way::kYielding})
       if (seconds(way) < seconds(figures_.way)) figures_.way = way;
   }
+  const Way before = figures_.way;
   const auto fastest = std::min_element(figures_.seconds.begin(), figures_.seconds.end());
   if (*fastest < kAdvantage * seconds(figures_.way)) figures_.way = static_cast<Way>(fastest - figures_.seconds.begin());
   figures_.measurements++;
+  const bool was_in_vain = is_for_drift_ && figures_.way == before;
+  patience_ = was_in_vain ? std::min(2 * patience_, kMaxPatience) : kFirstPatience;
+  is_for_drift_ = false;
   double lost_calls = 0;  // of the chosen way, which would have run in the time that the others took longer
   for (int i = 0; i < kWayCount; ++i) lost_calls += measured_calls_[i] * (figures_.seconds[i] / seconds(figures_.way) - 1);
   const double longest = std::max<double>(kMaxSettle, kMaxSettleSeconds / seconds(figures_.way));
@@ -196,7 +235,25 @@ void Policy::settle(uint64_t calls) {
   figures_.is_settled = true;
   settle_calls_ = calls;
   settled_for_ = 0;
+  settled_seconds_ = 0;
+  usual_ = figures_.seconds[static_cast<int>(figures_.way)];
+  watched_seconds_ = longest_watched_ = 0;
+  watched_calls_ = 0;
   start(State::kSettled);
+}
+
+// Whether calls have taken far longer, or shorter, for some time than they did when the ways were measured.
+bool Policy::has_drifted(double seconds) {
+  settled_seconds_ += seconds;
+  watched_seconds_ += seconds;
+  longest_watched_ = std::max(longest_watched_, seconds);
+  if (++watched_calls_ < kWatchedCalls || watched_seconds_ < kWatchedSeconds) return false;
+  const double mean = (watched_seconds_ - longest_watched_) / (watched_calls_ - 1);
+  watched_seconds_ = longest_watched_ = 0;
+  watched_calls_ = 0;
+  if (usual_ == 0) usual_ = mean;
+  const bool is_apart = mean > kDrift * usual_ || kDrift * mean < usual_;
+  return is_apart && settled_seconds_ >= patience_ * measuring_seconds_;
 }
 
 void Policy::adopt(Way way) {
@@ -213,6 +270,11 @@ void Policy::note(Way way, double seconds, bool is_untypical) {
       return;
     case State::kMeasuring: {
       ++measured_calls_[static_cast<int>(way)];
+      measuring_seconds_ += seconds;
+      if (!is_untypical && is_lost(seconds)) {
+        is_dropped_[static_cast<int>(way)] = true;
+        return next_round();
+      }
       if (is_settling(seconds)) return;
       if (is_untypical && passed_over_ < kMaxPassedOver) {
         ++passed_over_;
@@ -227,7 +289,8 @@ void Policy::note(Way way, double seconds, bool is_untypical) {
       return;
     }
     case State::kSettled:
-      if (++settled_for_ >= settle_calls_) start(State::kMeasuring);
+      is_for_drift_ = !is_untypical && has_drifted(seconds);
+      if (++settled_for_ >= settle_calls_ || is_for_drift_) start(State::kMeasuring);
       return;
   }
 }

@@ -49,13 +49,16 @@ class Policy {
   void drop_slow_ways();
   bool is_clear() const;
   void decide();
-  void settle(uint64_t calls);  // measures again after so many
+  void settle(uint64_t calls);  // measures again after so many, or where calls take far longer or shorter
+  bool is_lost(double seconds);
+  bool has_drifted(double seconds);
 
   State state_ = State::kWarmUp;
   Way warm_up_way_ = Way::kBehind;
   Figures figures_;
   std::array<std::vector<double>, kWayCount> samples_;
   std::array<bool, kWayCount> is_dropped_{};  // clearly slower than another: not measured further
+  std::array<double, kWayCount> lost_seconds_{};  // of a call, of a way given up in the middle of a pass; or 0
   int round_ = 0;           // of the measurement
   int passes_ = 0;          // through all rounds
   int skipped_ = 0;         // calls at the begin of this round, at least
@@ -67,8 +70,17 @@ class Policy {
   int warm_calls_ = 0;      // typical ones in a row
   int passed_over_ = 0;     // untypical ones of this measurement
   std::array<int, kWayCount> measured_calls_{};  // of this measurement, also those that do not count
+  double lost_ = 0;             // how far the last calls of this round are behind the fastest way
+  int lost_calls_ = 0;
+  double measuring_seconds_ = 0;  // of the present measurement, or the last
+  bool is_for_drift_ = false;     // the present measurement
   uint64_t settled_for_ = 0;
   uint64_t settle_calls_ = 0;
+  double settled_seconds_ = 0;
+  double usual_ = 0;      // seconds of a call since the last measurement; 0: not known yet
+  double patience_ = 0;   // times a measurement's length until calls that drift are measured again
+  double watched_seconds_ = 0, longest_watched_ = 0;  // of the present watch
+  int watched_calls_ = 0;
 };
 
 }  // namespace lockstep::coexec

@@ -32,10 +32,21 @@ bool WorkerHabit::note(double seconds, double waited, uint64_t events) {
   seconds_ = waited_ = 0;
   events_ = 0;
   if (is_trying_) return go_on_trying(rate);
-  if (--resting_ > 0 || share > kMostWaiting || rate == 0) return false;
+  is_for_drift_ = has_drifted(rate);
+  if (!is_for_drift_ && (--resting_ > 0 || share > kMostWaiting || rate == 0)) return false;
   is_trying_ = true;
+  sleeps_before_ = sleeps_;
   round_ = pass_ = 0;
   return change(kRounds[0]);
+}
+
+bool WorkerHabit::has_drifted(double rate) {
+  ++since_trial_;
+  if (usual_ == 0) usual_ = rate;
+  const bool is_apart = rate * kDrift < usual_ || usual_ * kDrift < rate;
+  drifting_ = is_apart ? drifting_ + 1 : 0;
+  if (!is_apart) usual_ += kForgetting * (rate - usual_);
+  return drifting_ >= kDriftStretches && since_trial_ >= patience_;
 }
 
 bool WorkerHabit::go_on_trying(double rate) {
@@ -50,7 +61,11 @@ bool WorkerHabit::go_on_trying(double rate) {
   ++trials_;
   resting_ = rest_;
   rest_ = std::min(2 * rest_, kMaxRest);
-  return change(gain_ > kAdvantage);
+  const bool will_sleep = gain_ > kAdvantage;
+  patience_ = is_for_drift_ && will_sleep == sleeps_before_ ? std::min(2 * patience_, kMaxRest) : kFirstPatience;
+  usual_ = 0;
+  drifting_ = since_trial_ = 0;
+  return change(will_sleep);
 }
 
 }  // namespace lockstep::coexec

@@ -1,6 +1,7 @@
 // Whether the workers of the runner's kernels stay awake between parallel loops, where no calls are measured (sessions,
 // when="always"). One that is awake holds a core that Python could run on; one that sleeps is woken for each loop. What
-// helps is tried now and then, where Python does not just wait for kernels. Knows no clock: times are handed in.
+// helps is tried now and then, where Python does not just wait for kernels, and where the program has become far slower,
+// or faster: other programs may want the cores. Knows no clock: times are handed in.
 #pragma once
 
 #include <array>
@@ -29,9 +30,14 @@ class WorkerHabit {
   static constexpr double kMostWaiting = 0.8;   // share of time; above it kernels are what counts, and loops are frequent
   static constexpr double kAdvantage = 1.03;    // sleeping must be this much faster
   static constexpr int kFirstRest = 400, kMaxRest = 12800;  // stretches between two trials
+  static constexpr double kDrift = 1.6;         // times the usual rate, or that part of it
+  static constexpr int kDriftStretches = 6;     // in a row
+  static constexpr int kFirstPatience = 40;     // stretches between a trial and one for drift
+  static constexpr double kForgetting = 0.05;   // of the usual rate, a stretch
 
   bool change(bool sleeps);
   bool go_on_trying(double rate);
+  bool has_drifted(double rate);
 
   bool sleeps_ = false, is_trying_ = false;
   double seconds_ = 0, waited_ = 0;  // of the present stretch
@@ -39,6 +45,11 @@ class WorkerHabit {
   double settling_ = 0;  // seconds that are left
   int resting_ = 1;      // stretches that are left
   int rest_ = kFirstRest;
+  double usual_ = 0;     // rate since the last trial; 0: not known yet
+  int drifting_ = 0;     // stretches in a row with another
+  int since_trial_ = 0;  // stretches
+  int patience_ = kFirstPatience;
+  bool is_for_drift_ = false, sleeps_before_ = false;  // the present trial
   size_t round_ = 0;
   std::array<double, 4> rates_{};
   std::array<double, kPasses> gains_{};

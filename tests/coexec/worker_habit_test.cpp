@@ -46,6 +46,27 @@ TEST(WorkerHabit, NothingIsTriedWherePythonWaitsForKernels) {
   EXPECT_EQ(run(habit, 10000, {.waiting = 0.9, .asleep = 2e5}), 0);
 }
 
+TEST(WorkerHabit, OtherProgramsThatBeginAndEndAreMet) {
+  WorkerHabit habit;
+  const Program quiet{.waiting = 0.9}, busy{.waiting = 0.9, .awake = 1e4, .asleep = 0.5e5};
+  EXPECT_EQ(run(habit, 500, quiet), 0);
+  run(habit, 60, busy);
+  EXPECT_TRUE(habit.sleeps());
+  run(habit, 200, busy);
+  EXPECT_TRUE(habit.sleeps());
+  run(habit, 100, quiet);
+  EXPECT_FALSE(habit.sleeps());
+}
+
+TEST(WorkerHabit, PhasesOfAProgramAreSoonTriedLess) {
+  WorkerHabit habit;
+  int slept = 0;
+  for (int phase = 0; phase < 100; ++phase)
+    slept += run(habit, 200, {.waiting = 0.9, .awake = phase % 2 ? 1e5 : 3e5, .asleep = phase % 2 ? 0.9e5 : 2.7e5});
+  EXPECT_FALSE(habit.sleeps());
+  EXPECT_LT(slept, 20000 / 50);
+}
+
 TEST(WorkerHabit, TrialsAreRare) {
   WorkerHabit habit;
   EXPECT_LT(run(habit, 20000, {.asleep = 0.5e5}), 200);
@@ -78,7 +99,7 @@ TEST(WorkerHabit, ShortCallsCountTogether) {
 TEST(WorkerHabit, WhatTheMachineDoesMeanwhileDecidesNothing) {
   for (int period = 3; period < 40; ++period) {
     WorkerHabit habit;
-    for (int call = 0; call < 60; ++call) {
+    for (int call = 0; call < 60 || habit.is_trying(); ++call) {
       const double slow = call / period % 2 ? 2.0 : 1.0;
       run(habit, 1, {.awake = 1e5 / slow, .asleep = 3e5 / slow});
     }
