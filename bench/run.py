@@ -5,6 +5,7 @@ python bench/run.py --programs bert_cls --parts interleaved
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -47,6 +48,9 @@ def parse_arguments():
     parser.add_argument("--processes", type=int, default=10, help="fresh processes for first calls")
     parser.add_argument(
         "--fast-seconds", type=float, default=14.0, help="in which steps become fast, and settle"
+    )
+    parser.add_argument(
+        "--busy", type=int, default=0, help="processes beside it that each want a core all the time"
     )
     parser.add_argument("--limit", type=float, default=1800, help="seconds for one process")
     parser.add_argument("--out", type=Path, default=HERE / "results")
@@ -198,14 +202,28 @@ def measure(arguments, program):
     return result
 
 
+@contextlib.contextmanager
+def neighbours(count):
+    """Processes that compute all the time, as workers of a DataLoader may."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def main():
     arguments = parse_arguments()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    results = {"machine": machine(), "options": {**vars(arguments), "out": ""}, "programs": {}}
+    about = {**machine(), "busy_neighbours": arguments.busy}
+    results = {"machine": about, "options": {**vars(arguments), "out": ""}, "programs": {}}
     for number, program in enumerate(arguments.programs, 1):
         began = time.monotonic()
         print(f"[{number}/{len(arguments.programs)}] {program}", end=" ", flush=True)
-        results["programs"][program] = measure(arguments, program)
+        with neighbours(arguments.busy):
+            results["programs"][program] = measure(arguments, program)
         print(f"{time.monotonic() - began:.0f} s", flush=True)
         # Written after each program: what was measured is kept if a later one fails.
         path = arguments.out / f"{arguments.name}.json"

@@ -71,6 +71,7 @@ bool CallRecorder::can_replay(const graph::OpInfo& op, at::ArrayRef<c10::IValue>
       case ArgKind::kTensor:
       case ArgKind::kTensorList:
       case ArgKind::kOptionalTensorList: break;
+      case ArgKind::kNestedTensors: return false;
       case ArgKind::kGenerator:
         if (arg.isGenerator() && arg.toGenerator().device() != at::kCPU) return false;
         break;

@@ -32,6 +32,7 @@ class GraphRunner {
   // Other threads run kernels for a while: the runner's workers end as soon as it has nothing to do.
   void rest();
   bool is_running() const { return thread_.joinable(); }
+  bool is_this_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
 
   // The first failure nobody waited for; the events after it were not executed. Read at rest.
   std::exception_ptr take_failure();

@@ -172,6 +172,8 @@ std::optional<Reason> Session::collect_operands(const OpInfo& op, at::ArrayRef<c
   each_tensor(op, args, [&](const at::Tensor& tensor, int argument) {
     if (const auto reason = collect_operand(tensor, argument, op.args[argument].is_written)) foreign = reason;
   });
+  nested_.clear();
+  if (op.has_nested_tensors) collect_nested(op, args);
   return foreign;
 }
 
@@ -228,6 +230,7 @@ void Session::build_words(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
       case ArgKind::kConstant:
         graph::append_constant(words_, arg);
         break;
+      case ArgKind::kNestedTensors: break;  // runs eagerly
     }
   }
 }
@@ -295,18 +298,6 @@ bool Session::run_watching_warnings(const OpInfo& op, torch::jit::Stack* stack, 
   c10::WarningUtils::WarningHandlerGuard guard(&handler);
   run_natively(op, stack);
   return handler.warned;
-}
-
-// The storages of this op's operands have their data and nobody pending uses them.
-void Session::settle_operands() {
-  for (auto& view : operands_) {
-    if (!view.link) continue;
-    if (view.is_written) {
-      wait_for_readers(*view.link);
-    } else {
-      wait_for(*view.link);
-    }
-  }
 }
 
 void Session::count_in_graph(graph::Node& node) {
@@ -571,14 +562,14 @@ Operand Session::operand_of(OperandView& view) {
     operand.direct = view.link ? tensor : numbers_.find(tensor);
     return operand;
   }
+  if (!view.link) view.link = link_of(view.storage);  // an earlier operand may share the storage
   if (!view.link) {
     if (!owns_plain_memory(view.storage)) {  // the caller waits: nobody sees this reference
       operand.direct = at::Tensor(
           tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
       return operand;
     }
-    view.link = link_of(view.storage);  // an earlier operand may share the storage
-    if (!view.link) view.link = link_storage(view.storage);
+    view.link = link_storage(view.storage);
   }
   auto& link = *view.link;
   if (link.session != this) {

@@ -193,6 +193,25 @@ void Session::note_resized_outputs(graph::Signature& signature, at::ArrayRef<c10
   }
 }
 
+namespace {
+
+using Versioned = std::pair<at::Tensor, int64_t>;  // with its version before an op
+
+// How often the op counted this write. Views of one tensor count together: each of them its part.
+int64_t bumps_of(const Versioned& written, const std::vector<Versioned>& all) {
+  const auto& [tensor, before] = written;
+  if (!tensor.defined()) return 0;
+  const auto now = static_cast<int64_t>(tensor._version()), bumps = now - before;
+  const auto counts_with = [&, before = before](const Versioned& other) {
+    return other.first.defined() && other.second == before && static_cast<int64_t>(other.first._version()) == now &&
+           other.first.is_alias_of(tensor);
+  };
+  const auto together = std::count_if(all.begin(), all.end(), counts_with);
+  return bumps % together == 0 ? bumps / together : bumps;
+}
+
+}  // namespace
+
 // Runs a compute op on the leading thread, where everything it touches is at rest, and remembers what it made of its
 // inputs. Returns whether that was known.
 bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::Node* node, bool hides_warnings) {
@@ -201,7 +220,7 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
   if (found) node->note_signature(found);
   std::unique_ptr<graph::Signature> learned;
   if (!found && !dynamic) learned = create_signature(op);
-  std::vector<std::pair<at::Tensor, int64_t>> versions;  // of what is written
+  std::vector<Versioned> versions;  // of what is written
   if (learned && op.writes)
     for (const auto& view : operands_) {
       const bool counts = view.is_written && view.tensor && !view.tensor->is_inference();
@@ -218,10 +237,7 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
     }
     learned->warns = warned;
     note_resized_outputs(*learned, results);
-    for (const auto& [tensor, before] : versions) {
-      const auto bumps = tensor.defined() ? tensor._version() - before : 0;
-      learned->version_bumps.push_back(static_cast<int8_t>(bumps));
-    }
+    for (const auto& written : versions) learned->version_bumps.push_back(static_cast<int8_t>(bumps_of(written, versions)));
     node->note_signature(dynamic::ShapeMemo::instance().insert(std::move(learned)));
     known = false;
   }

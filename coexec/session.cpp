@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <stdexcept>
 
 #include "coexec/call_recorder.h"
 #include "coexec/clock.h"
@@ -363,6 +364,8 @@ void Session::wait_done(uint64_t number, bool interruptible) {
   auto& channel = runner_.channel();
   number = std::min(number, channel.asked());  // a tensor shared by threads may bring another session's number
   if (channel.is_done(number)) return;
+  if (runner_.is_this_thread())  // a kernel was given memory of the user's in place of the runner's: no wait would end
+    throw std::logic_error("lockstep: the graph runner would wait for itself; please report this program");
   const dynamic::ExcludedScope waiting;
   const bool leads = t_session.session == this && function_;
   const dynamic::SpanScope span(dynamic::SpanKind::kWait, leads ? cursor_ : nullptr);

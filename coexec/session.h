@@ -100,6 +100,7 @@ class Session final : public tracer::OpSink {
   static inline thread_local Session* listening_ = nullptr;
 
   // ---- looking at the arguments
+  void collect_nested(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
   std::optional<graph::Reason> collect_operands(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
   std::optional<graph::Reason> collect_operand(const at::Tensor& tensor, int argument, bool is_written);
   void begin_words();
@@ -147,6 +148,7 @@ class Session final : public tracer::OpSink {
   bool take_operands_at_rest();
   bool must_wait(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args, bool is_resolved);
   bool meets_outside();
+  bool must_meet_outside();
   bool can_copy(const OperandView& view);
   bool may_fail_by_value(const graph::OpInfo& op) const;
   void ask(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
@@ -278,6 +280,7 @@ class Session final : public tracer::OpSink {
   std::optional<bool> decided_;  // what the last plain bool(t) gave
 
   std::vector<OperandView> operands_;
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> nested_;  // of tensors inside of other arguments
   SharedNumbers numbers_;
   graph::SignatureWords words_;
   uint64_t hash_ = 0;

@@ -12,6 +12,7 @@
 
 namespace lockstep::coexec {
 
+using graph::ArgKind;
 using graph::OpInfo;
 using graph::Signature;
 
@@ -23,6 +24,34 @@ constexpr int64_t kHostWritten = 256;    // of a tensor that is written: counter
 constexpr size_t kCopiedBytes = 1 << 20;  // of memory that others may change: some 50 us
 
 }  // namespace
+
+// Tensors inside of lists of lists, dicts and tuples: no operands of the graph, but their data has to be there.
+void Session::collect_nested(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
+  for (size_t a = 0; a < args.size(); ++a) {
+    if (op.args[a].kind != ArgKind::kNestedTensors) continue;
+    c10::IValue::HashAliasedIValues values;
+    args[a].getSubValues(values);
+    for (const auto& value : values) {
+      if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().has_storage()) continue;
+      auto* storage = value.toTensor().storage().unsafeGetStorageImpl();
+      nested_.push_back(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(storage));
+    }
+  }
+}
+
+// The storages of this op's operands have their data and nobody pending uses them.
+void Session::settle_operands() {
+  for (auto& view : operands_) {
+    if (!view.link) continue;
+    if (view.is_written) {
+      wait_for_readers(*view.link);
+    } else {
+      wait_for(*view.link);
+    }
+  }
+  for (const auto& storage : nested_)
+    if (Link* link = link_of(storage.get())) wait_for_readers(*link);
+}
 
 // Its kernel shares no loop with other threads.
 bool Session::runs_on_one_thread() const {
@@ -153,8 +182,14 @@ bool Session::can_copy(const OperandView& view) {
 }
 
 // A door: what somebody outside may look at or change meanwhile, and kernels that check overlap by address. What is
-// only read does not count where the event gets a copy of how it is now.
+// only read does not count where the event gets a copy of how it is now; what is waited for needs none.
 bool Session::meets_outside() {
+  if (!must_meet_outside()) return false;
+  for (auto& view : operands_) view.is_copied = false;
+  return true;
+}
+
+bool Session::must_meet_outside() {
   const OperandView* written = nullptr;
   for (auto& view : operands_) {
     if (!view.storage) continue;

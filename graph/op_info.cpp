@@ -3,6 +3,7 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/function_schema.h>
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 #include <unordered_map>
@@ -24,13 +25,30 @@ c10::TypePtr list_element(const c10::TypePtr& type) {
   return nullptr;
 }
 
+bool holds_tensors(const c10::TypePtr& type) {
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType: return true;
+    case c10::TypeKind::ListType:
+    case c10::TypeKind::OptionalType:
+    case c10::TypeKind::DictType:
+    case c10::TypeKind::TupleType:
+    case c10::TypeKind::UnionType: {
+      const auto inner = type->containedTypes();
+      return std::any_of(inner.begin(), inner.end(), holds_tensors);
+    }
+    case c10::TypeKind::AnyType: return true;  // perhaps
+    default: return false;
+  }
+}
+
 ArgKind kind_of(const c10::TypePtr& type) {
   if (is_tensor_type(type)) return ArgKind::kTensor;
   if (auto element = list_element(type)) {
     if (element->kind() == c10::TypeKind::TensorType) return ArgKind::kTensorList;
     if (is_tensor_type(element)) return ArgKind::kOptionalTensorList;
-    return ArgKind::kConstant;
   }
+  if (holds_tensors(type)) return ArgKind::kNestedTensors;
+  if (list_element(type)) return ArgKind::kConstant;
   auto base = type;
   if (auto optional = type->cast<c10::OptionalType>()) base = optional->getElementType();
   if (base->kind() == c10::TypeKind::NumberType || base->kind() == c10::TypeKind::FloatType)
@@ -77,6 +95,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op) : handle(op) {
     ArgSlot slot{kind_of(arg.type()), arg.alias_info() && arg.alias_info()->isWrite()};
     writes |= slot.is_written;
     draws |= slot.kind == ArgKind::kGenerator;
+    has_nested_tensors |= slot.kind == ArgKind::kNestedTensors;
     args.push_back(slot);
   }
   for (const auto& ret : schema.returns()) {
@@ -98,6 +117,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op) : handle(op) {
   kind = default_kind(*this, schema);
   if (op.hasTag(at::Tag::data_dependent_output) && kind == OpKind::kCompute) kind = OpKind::kHost;
   correct_effects(*this);
+  if (has_nested_tensors && kind != OpKind::kComposite && kind != OpKind::kPass) kind = OpKind::kEager;
 }
 
 namespace {

@@ -24,7 +24,15 @@ enum class OpKind : uint8_t {
   kCompute,      // reads and writes tensors
 };
 
-enum class ArgKind : uint8_t { kTensor, kTensorList, kOptionalTensorList, kScalar, kGenerator, kConstant };
+enum class ArgKind : uint8_t {
+  kTensor,
+  kTensorList,
+  kOptionalTensorList,
+  kNestedTensors,  // in lists of lists, dicts, tuples: their ops run eagerly
+  kScalar,
+  kGenerator,
+  kConstant,
+};
 
 struct ArgSlot {
   ArgKind kind = ArgKind::kConstant;
@@ -63,6 +71,7 @@ struct OpInfo {
   bool moves_values = false;        // gives values of its operands, or their places: nothing is rounded
   bool returns_out = false;         // an out= variant: may resize what it writes
   bool writes = false;              // some argument is written
+  bool has_nested_tensors = false;  // in some argument
   bool may_warn = false;
   ValueCheck value_check = ValueCheck::kNone;
   mutable std::atomic<bool> python_kernel{false};  // implemented in Python: runs on the leading thread

@@ -150,6 +150,49 @@ def test_out_arguments():
 
 
 @item("6.out")
+def test_out_argument_that_is_also_read_and_whose_memory_was_given_out():
+    """As in Adamax: what is written is not the copy that the event got of what it reads."""
+
+    def make(run):
+        state, seen = torch.zeros(6, 6), torch.zeros(6, 6)
+        array = seen.numpy()
+
+        def step(x, labels):
+            work = busy(x)[:6, :6]
+            torch.maximum(state.mul_(0.9), work.abs().add_(1e-8), out=state)
+            state.data_ptr()
+            torch.add(seen.mul_(0.5), work.abs(), out=seen)
+            torch.maximum(seen, work.abs(), out=seen)
+            return float(array.sum()), state.sum()
+
+        return Case(step, batch, state=state, seen=seen)
+
+    check(make, calls=8, share=None)
+
+
+@item("6.aliasing")
+def test_writes_through_two_views_of_memory_from_outside():
+    """The second view finds the storage already linked to the runner's, by the first one."""
+
+    def make(run):
+        flat = torch.zeros(72)
+        halves = [flat[:36].detach(), flat[36:].detach()]
+
+        def step(x, labels):
+            work = busy(x)[:6, :6].abs().reshape(-1)
+            both = torch.cat([work, work * 2])
+            torch._foreach_add_(halves, [both[:36], both[36:]])
+            torch._foreach_lerp_(list(flat.chunk(2)), list(both.chunk(2)), 0.1)
+            torch._foreach_add_([flat, flat[3:]], [both, both[3:]])
+            torch.add(flat.view(72), both, out=flat)
+            return flat.sum()
+
+        return Case(step, batch, flat=flat)
+
+    check(make, calls=8)
+
+
+@item("6.out")
 def test_out_arguments_that_are_resized():
     """Empty ones are given the size of the result; those that keep their memory are aliases."""
 

@@ -381,6 +381,64 @@ def test_ops_of_other_namespaces():
     check(make, reason=EXPECTED["other namespace"])
 
 
+@pytest.fixture
+def nesting_ops():
+    """Operators whose arguments hold tensors in lists of lists, dicts and tuples."""
+    library = torch.library.Library("fidelity_nesting", "DEF")
+    library.define("total(Tensor[][] rows, Tensor x) -> Tensor")
+    library.define("bump(Tensor(a!)[][] rows, Tensor by) -> ()")
+    library.define("chosen(Dict(str, Tensor) named, (Tensor, Tensor) pair, Tensor x) -> Tensor")
+    library.impl("total", lambda rows, x: sum(sum(row) for row in rows) + x, "CPU")
+    library.impl("bump", lambda rows, by: [t.add_(by) for row in rows for t in row] and None, "CPU")
+    library.impl("chosen", lambda named, pair, x: named["a"] * pair[0] + pair[1] * x, "CPU")
+    yield torch.ops.fidelity_nesting
+    library._destroy()
+
+
+@item("7.other-namespaces")
+def test_ops_whose_tensors_are_nested_in_their_arguments(nesting_ops):
+    def make(run):
+        state = torch.zeros(6, 6)
+
+        def step(x, labels):
+            work = busy(x)[:6, :6]
+            parts = [work * 2, work + 1]
+            nesting_ops.bump([[parts[0]], [state]], work[:1] * 0.5)
+            made = nesting_ops.total([parts, [work, state]], work * 3)
+            state.mul_(0.5).add_(made)
+            return nesting_ops.chosen({"a": made * 2}, (work.sin(), parts[1]), work), made, parts
+
+        return Case(step, batch, state=state)
+
+    check(make, reason=EXPECTED["python custom op"])
+
+
+@item("7.other-namespaces")
+def test_collectives_over_lists_of_tensors():
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+
+        def make(run):
+            def step(x, labels):
+                work = busy(x)[:6, :6]
+                gathered, scattered = [torch.zeros(6, 6)], torch.zeros(6, 6)
+                dist.all_gather(gathered, work * 2)
+                dist.reduce_scatter(scattered, [work * 3])
+                objects = [None]
+                dist.all_gather_object(objects, {"sum": float(work.sum())})
+                work = work + gathered[0] + scattered
+                dist.all_reduce(work)
+                return work, objects
+
+            return Case(step, batch)
+
+        check(make, share=None)
+    finally:
+        dist.destroy_process_group()
+
+
 def _callee(x, w):
     return torch.tanh(x @ w) * 2 + x.sum()
 
