@@ -71,12 +71,16 @@ Value* call_scalar(CodeContext& code, const char* function, std::initializer_lis
   return call_in_parts(code, std::string(function) + (is_double(*operands.begin()) ? "" : "f"), 1, operands);
 }
 
-// exp(-|x|) / (1 + exp(-|x|)) on the left, 1 / (1 + exp(-|x|)) on the right: exact where exp(-x) overflows.
+// exp(-|x|) / (1 + exp(-|x|)) on the left, 1 / (1 + exp(-|x|)) on the right. Where exp(-x) overflows PyTorch has zero, which
+// what comes next may count on: no denormals that it does not have.
 Value* emit_sigmoid(CodeContext& code, Value* x) {
   auto& b = code.builder;
   Value* one = llvm::ConstantFP::get(x->getType(), 1.0);
   Value* e = emit_math_unary(code, Op::k_exp, b.CreateFNeg(b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x)));
-  Value* is_left = b.CreateFCmpOLT(x, llvm::Constant::getNullValue(x->getType()));
+  Value* zero = llvm::Constant::getNullValue(x->getType());
+  const double lowest = is_double(x) ? -709.782712893384 : -88.72283172607422;  // of what exp(-x) is finite for
+  e = b.CreateSelect(b.CreateFCmpOLT(x, llvm::ConstantFP::get(x->getType(), lowest)), zero, e);
+  Value* is_left = b.CreateFCmpOLT(x, zero);
   return b.CreateFDiv(b.CreateSelect(is_left, e, one), b.CreateFAdd(one, e));
 }
 

