@@ -51,6 +51,7 @@ void Session::settle_operands() {
   }
   for (const auto& storage : nested_)
     if (Link* link = link_of(storage.get())) wait_for_readers(*link);
+  nested_.clear();
 }
 
 // Its kernel shares no loop with other threads.

@@ -329,6 +329,9 @@ std::string ReplayReport::str() const {
          " events left other bytes";
 }
 
-ReplayReport replay(RecordedCall& call) { return Replay(call).run(); }
+ReplayReport replay(RecordedCall& call) {
+  settle_vector_math();
+  return Replay(call).run();
+}
 
 }  // namespace lockstep::dynamic

@@ -3,6 +3,7 @@
 
 #include "coexec/session.h"
 #include "dynamic/vm/allocator.h"
+#include "dynamic/vm/ambient.h"
 #include "python/bindings/bind.h"
 #include "python/bindings/python_host.h"
 
@@ -10,6 +11,7 @@ PYBIND11_MODULE(_C, m) {
   lockstep::coexec::Session::set_host(lockstep::bindings::python_host());
   lockstep::coexec::install_foreign_listener();
   lockstep::dynamic::install_pool();
+  lockstep::dynamic::settle_vector_math();
   lockstep::bindings::bind_function(m);
   lockstep::bindings::bind_doors(m);
   lockstep::bindings::bind_inspection(m);
