@@ -2,6 +2,10 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <cmath>
+#include <limits>
+#include <optional>
+
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/executor.h"
@@ -17,9 +21,27 @@ namespace {
 
 constexpr size_t kMaxPlans = 1 << 14;
 
-jit::ScalarValue scalar_value(const Event& event, const ScalarUse& use) {
+bool is_in_range(const c10::Scalar& scalar, jit::DType type) {
+  if (scalar.isComplex()) return false;
+  if (jit::is_floating(type)) {
+    const double most = type == jit::DType::kFloat64   ? std::numeric_limits<double>::max()
+                        : type == jit::DType::kFloat16 ? 65504.0
+                                                       : std::numeric_limits<float>::max();
+    const double value = scalar.toDouble();
+    return !std::isfinite(value) || std::abs(value) <= most;
+  }
+  const int bits = static_cast<int>(8 * jit::bytes_of(type));
+  if (scalar.isFloatingPoint()) return std::abs(scalar.toDouble()) < std::ldexp(1.0, bits - 1);
+  if (bits == 64) return true;
+  const int64_t value = scalar.toLong(), least = type == jit::DType::kUInt8 ? 0 : -(int64_t{1} << (bits - 1));
+  return type == jit::DType::kBool || (value >= least && value < least + (int64_t{1} << bits));
+}
+
+// None where it does not fit the type: some ops of PyTorch raise then, others have infinity, so that they are asked.
+std::optional<jit::ScalarValue> scalar_value(const Event& event, const ScalarUse& use) {
   const c10::Scalar scalar =
       use.argument >= 0 ? event.args[use.argument].toScalar() : event.operands[use.operand].direct.item();
+  if (!is_in_range(scalar, use.type)) return std::nullopt;
   jit::ScalarValue value{};
   if (!jit::is_floating(use.type)) {
     value.whole = scalar.to<int64_t>();
@@ -47,11 +69,11 @@ Fuser::Plan& Fuser::find_plan(FusedGroup& group) {
   return plan;
 }
 
-void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& kernel) {
+void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& kernel,
+                      at::ArrayRef<jit::ScalarValue> scalars) {
   const auto& spec = plan.group;
   if (!plan.prepared) plan.prepared = kernel.prepare_calls({{}, spec.call_sizes(), spec.call_strides(), {}});
   c10::SmallVector<void*, 16> buffers;
-  c10::SmallVector<jit::ScalarValue, 16> scalars;
   for (size_t b = 0; b < spec.buffers.size(); ++b) {
     const auto& use = group.buffers()[spec.buffers[b]];
     auto* storage = use.storage;
@@ -68,7 +90,6 @@ void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& ke
     void* memory = is_map ? hidden_memory(*storage) : const_cast<void*>(storage->data());
     buffers.push_back(static_cast<char*>(memory) + use.offset * jit::bytes_of(spec.spec.buffers[b].type));
   }
-  for (const auto& use : spec.scalars) scalars.push_back(scalar_value(*group.events()[use.event], use));
   kernel.run(*plan.prepared, buffers, scalars);
 }
 
@@ -98,9 +119,15 @@ bool Fuser::try_run_fused(FusedGroup& group) {
     if (plan.slot && !plan.slot->has_failed()) preparation_count.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
+  c10::SmallVector<jit::ScalarValue, 16> scalars;
+  for (const auto& use : plan.group.scalars) {
+    const auto value = scalar_value(*events[use.event], use);
+    if (!value) return false;
+    scalars.push_back(*value);
+  }
   const OneThreadScope alone(runs_alone(*events[0]));
   const ExcludedScope timed;
-  if (kernel) run_fused(group, plan, *kernel);
+  if (kernel) run_fused(group, plan, *kernel, scalars);
   share_time(events, timed.begin(), timed.elapsed());
   return true;
 }

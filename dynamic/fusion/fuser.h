@@ -46,7 +46,7 @@ class Fuser {
   };
   Plan& find_plan(FusedGroup& group);
   bool try_run_fused(FusedGroup& group);
-  void run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& kernel);
+  void run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& kernel, at::ArrayRef<jit::ScalarValue> scalars);
   void run_alone(Event& event);
 
   FusedGroup group_;

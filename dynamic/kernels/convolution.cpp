@@ -45,7 +45,8 @@ bool read_geometry(Convolution& c, const torch::jit::Stack& stack, size_t at) {
   c.output_padding = stack[at + 4].toIntVector();
   c.groups = stack[at + 5].toInt();
   const auto all = [](const std::vector<int64_t>& list, int64_t least) { return list[0] >= least && list[1] >= least; };
-  return all(c.stride, 1) && all(c.padding, 0) && all(c.dilation, 1) && c.groups >= 1;  // else eager says what is wrong
+  return all(c.stride, 1) && all(c.padding, 0) && all(c.dilation, 1) && all(c.output_padding, 0) &&
+         c.groups >= 1;  // else eager says what is wrong
 }
 
 bool is_float_map(const Tensor& tensor) {
@@ -69,7 +70,8 @@ int64_t window(const Convolution& c, int dim) { return c.dilation[dim] * (c.weig
 
 // Of a dim of the input, or of the map that a transposed convolution makes.
 int64_t out_size(const Convolution& c, int dim, int64_t size) {
-  return (size + 2 * c.padding[dim] - window(c, dim)) / c.stride[dim] + 1;
+  const int64_t room = size + 2 * c.padding[dim] - window(c, dim);
+  return room < 0 ? 0 : room / c.stride[dim] + 1;
 }
 int64_t transposed_size(const Convolution& c, int dim) {
   return (c.input.size(2 + dim) - 1) * c.stride[dim] - 2 * c.padding[dim] + window(c, dim) + c.output_padding[dim];
@@ -279,8 +281,9 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   auto bias = stack[2].toOptional<Tensor>();
   if (bias && !bias->defined()) bias.reset();
   const auto s = shape_of(c);
-  if (!fits(c, s)) return false;
-  const bool may_add_bias = !bias || bias->scalar_type() == at::kFloat;
+  const int64_t channels = c.transposed ? c.weight.size(1) * c.groups : s.o;
+  if (!fits(c, s) || (bias && (bias->dim() != 1 || bias->size(0) != channels))) return false;
+  const bool may_add_bias = !bias || (is_float_tensor(*bias) && bias->is_contiguous());
   const uint32_t allowed = bit(kAsEager) | bit(kChannelsInnermost) | (may_add_bias ? own_ways(kForward, c, s) : 0);
   Tensor result;
   run_in_order(problem_of(kForward, c, {}, bias.has_value()), allowed, c, {}, Input::kValues,
@@ -307,15 +310,13 @@ bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
   const at::OptionalIntArrayRef sizes = stack[3].isNone() ? at::OptionalIntArrayRef() : bias_sizes;
   const auto wanted = stack[10].toBoolList();
   const std::array<bool, 3> mask{wanted[0], wanted[1], wanted[2]};
-  if (!mask[0] && !mask[1]) return false;
+  if (!mask[1] && (mask[2] || !mask[0])) return false;  // PyTorch's kernel may give the weight's gradient with the bias's
   const auto s = shape_of(c);
   if (!fits(c, s)) return false;
   Tensor input, weight, bias;
   if (mask[0]) input = input_gradient(c, gradient, s);
   if (mask[1]) {
     std::tie(weight, bias) = weight_gradient(c, gradient, s, sizes, mask[2]);
-  } else if (mask[2]) {
-    bias = gradient.sum({0, 2, 3});
   }
   stack.clear();
   stack.emplace_back(std::move(input));

@@ -33,6 +33,7 @@ bool is_two(const c10::IValue& order) { return order.isScalar() && !order.toScal
 bool try_foreach_norm(torch::jit::Stack& stack) {
   if (!is_two(stack[1]) || !stack[2].isNone() || at::globalContext().deterministicAlgorithms()) return false;
   const auto tensors = stack[0].toTensorVector();
+  if (tensors.empty()) return false;
   std::vector<Piece> pieces;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& tensor = tensors[i];

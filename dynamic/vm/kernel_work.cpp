@@ -63,11 +63,19 @@ bool has_at_most(const Event& event, int64_t most_elements, double most_multipli
   }
 }
 
+// Which of PyTorch's kernels computes it may depend on the number of threads; and some of them return more than is wanted.
+bool has_gradient_of_bias_without_weight(const Event& event) {
+  if (event.node->op->base != "aten::convolution_backward" || !event.args.back().isBoolList()) return false;
+  const auto wanted = event.args.back().toBoolList();
+  return wanted[2] && !wanted[1];
+}
+
 }  // namespace
 
 bool is_light(const Event& event) { return has_at_most(event, kLightElements, kLightMultiplications); }
 
 bool runs_alone(const Event& event) {
+  if (has_gradient_of_bias_without_weight(event)) return false;
   switch (event.workers) {
     case Workers::kAwake: return has_at_most(event, kTinyElements, kTinyMultiplications);
     case Workers::kAsleep: return is_light(event);

@@ -284,3 +284,75 @@ def test_training_with_channels_innermost_stays_with_eager(channels_innermost):
     own, _, _ = train(twin, default, 12)
     assert own == pytest.approx(eager, rel=1e-3)
     assert _C.fusion_statistics()["hidden_maps"] > hidden
+
+
+@pytest.fixture
+def kernel_way(request):
+    """Convolutions by one of their ways, where it can compute them."""
+    _C.force_kernel_way(request.param)
+    yield request.param
+    _C.force_kernel_way(-1)
+
+
+@pytest.mark.parametrize("kernel_way", range(6), indirect=True)
+def test_a_bias_of_another_size_is_refused_as_in_eager(kernel_way):
+    step = lockstep.function(
+        lambda x, w, b: F.conv2d(x, w, b, padding=1), when="always", numerics="default"
+    )
+    x, weight = torch.randn(2, 15, 9, 9), torch.randn(15, 15, 3, 3)
+    for _ in range(3):
+        step(x, weight, torch.randn(15))
+    for wrong in (torch.randn(1), torch.randn(14), torch.randn(15, 1)):
+        with pytest.raises(RuntimeError) as eager:
+            F.conv2d(x, weight, wrong, padding=1)
+        with pytest.raises(RuntimeError) as ours:
+            step(x, weight, wrong)
+        assert str(ours.value) == str(eager.value)
+
+
+@pytest.mark.parametrize("kernel_way", (-1, 0, 2, 5), indirect=True)
+@pytest.mark.parametrize("size", (1, 3))
+@pytest.mark.parametrize("wants_input", (False, True))
+def test_a_bias_is_trained_without_its_weight(kernel_way, size, wants_input):
+    weight = torch.randn(8, 5, size, size)
+
+    def step(x, bias):
+        x = x.detach().requires_grad_(wants_input)
+        bias = bias.detach().requires_grad_()
+        F.conv2d(x * 1, weight, bias).square().mean().backward()
+        return bias.grad, x.grad
+
+    fast = lockstep.function(step, when="always", numerics="default")
+    for _ in range(5):
+        arguments = torch.randn(2, 5, 6, 7), torch.randn(8)
+        for want, got in zip(step(*arguments), fast(*arguments), strict=True):
+            assert (want is None) == (got is None)
+            if want is not None:
+                torch.testing.assert_close(got, want)
+
+
+def test_numbers_beyond_the_type_do_what_eager_does():
+    programs = [
+        lambda x, n: (x * 2 + 1) * n + 3,
+        lambda x, n: ((x * 2 + 1) > n).float() * 2,
+        lambda x, n: torch.add(x * 2, x, alpha=n),
+        lambda x, n: (x * 2).masked_fill(x > 0, -n) + 3,
+        lambda x, n: (x * 2).to(torch.uint8).fill_(int(min(n, 1e12))) + 1,
+    ]
+
+    def outcome(fn, *arguments):
+        try:
+            return fn(*arguments)
+        except RuntimeError as error:
+            return str(error)
+
+    for number, program in enumerate(programs):
+        fast = lockstep.function(program, when="always", numerics="default")
+        for n in (2.0, 3.0, 2.0, 1e40, 2.0, 300.0, 1e40):
+            x = torch.rand(50)
+            want, got = outcome(program, x, n), outcome(fast, x, n)
+            _C.wait_for_kernels()
+            if isinstance(want, str):
+                assert got == want, (number, n)
+            else:
+                torch.testing.assert_close(got, want, equal_nan=True)
