@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kMaxPlans = 1 << 14;
 
 bool is_in_range(const c10::Scalar& scalar, jit::DType type) {
-  if (scalar.isComplex()) return false;
+  if (scalar.isComplex() || (scalar.isBoolean() && type != jit::DType::kBool)) return false;
   if (jit::is_floating(type)) {
     const double most = type == jit::DType::kFloat64   ? std::numeric_limits<double>::max()
                         : type == jit::DType::kFloat16 ? 65504.0

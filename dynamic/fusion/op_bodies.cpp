@@ -153,11 +153,16 @@ void masked_fill_scalar(OpBody& b) { b.finish(b.where(b.in_own_type(1), b.scalar
 bool has_truth_second(const Event& event) {
   return event.signature->inputs[1].dtype == c10::ScalarType::Bool && is_number(event);
 }
+// Of equals the second operand comes back, which is what is clamped: its zeros keep their signs.
 void clamp(OpBody& b) {
   Value x = b.in(0);
-  if (!b.argument(1).isNone()) x = b.binary(Op::k_maximum, x, b.scalar(1));
-  if (!b.argument(2).isNone()) x = b.binary(Op::k_minimum, x, b.scalar(2));
+  if (!b.argument(1).isNone()) x = b.binary(Op::k_maximum, b.scalar(1), x);
+  if (!b.argument(2).isNone()) x = b.binary(Op::k_minimum, b.scalar(2), x);
   b.finish(x);
+}
+template <Op op>
+void clamp_one_side(OpBody& b) {
+  b.finish(b.binary(op, b.scalar(1), b.in(0)));
 }
 
 // ---- along a row: softmax, normalisation
@@ -293,8 +298,8 @@ const std::unordered_map<std::string_view, OpRow>& rows() {
       {"where.self", {&where, {}, {}, &has_truth_first}},
       {"masked_fill.Scalar", {&masked_fill_scalar, {2}, {}, &has_truth_second}},
       {"clamp", {&clamp, {1, 2}, {}, &computes_in_floats}},
-      {"clamp_min", {&binary_scalar<Op::k_maximum>, {1}, {}, &computes_in_floats}},
-      {"clamp_max", {&binary_scalar<Op::k_minimum>, {1}, {}, &computes_in_floats}},
+      {"clamp_min", {&clamp_one_side<Op::k_maximum>, {1}, {}, &computes_in_floats}},
+      {"clamp_max", {&clamp_one_side<Op::k_minimum>, {1}, {}, &computes_in_floats}},
       {"eq.Tensor", {&binary<Op::k_eq>, {}, {}, &has_one_type}},
       {"ne.Tensor", {&binary<Op::k_ne>, {}, {}, &has_one_type}},
       {"lt.Tensor", {&binary<Op::k_lt>, {}, {}, &has_one_type}},

@@ -248,6 +248,9 @@ bool try_batch_norm(torch::jit::Stack& stack, bool in_any_order) {
   const Optional running_mean = take_optional(stack[3]), running_var = take_optional(stack[4]);
   for (const auto* tensor : {&weight, &bias, &running_mean, &running_var})
     if (!is_plain_or_none(*tensor, e.channels)) return false;
+  for (const auto* written : {&running_mean, &running_var})
+    for (const auto* read : {&weight, &bias})
+      if (data_or_null(*written) && data_or_null(*written) == data_or_null(*read)) return false;
   const double momentum = stack[6].toDouble(), eps = stack[7].toDouble();
   auto output = at::empty_like(input), mean = at::empty({e.channels}, input.options()), inverse = at::empty_like(mean);
   Moments moments(e.channels);

@@ -52,6 +52,12 @@ std::optional<Sizes> sizes_in(const c10::IValue& value) {
   const auto sizes = value.toIntVector();
   return Sizes(sizes.begin(), sizes.end());
 }
+// Of a tensor that is made: nothing where eager says that one is negative.
+std::optional<Sizes> extents_in(const c10::IValue& value) {
+  auto sizes = sizes_in(value);
+  const bool is_valid = sizes && std::all_of(sizes->begin(), sizes->end(), [](int64_t size) { return size >= 0; });
+  return is_valid ? std::move(sizes) : std::nullopt;
+}
 // Counted from the end where it is negative; nothing where there is no such dim.
 std::optional<int64_t> dim_in(const c10::IValue& value, size_t count) {
   if (!value.isInt()) return std::nullopt;
@@ -69,12 +75,12 @@ Result like(const Sizes& sizes, const Sizes& strides) {
 }
 
 std::optional<Results> of_first_argument(const Asked& asked) {
-  const auto sizes = sizes_in(asked.args[0]);
+  const auto sizes = extents_in(asked.args[0]);
   return sizes && asked.is_fixed_from(1) ? std::optional(Results{*sizes}) : std::nullopt;
 }
 // Without a type, the number says which.
 std::optional<Results> of_full(const Asked& asked) {
-  const auto sizes = sizes_in(asked.args[0]);
+  const auto sizes = extents_in(asked.args[0]);
   if (!sizes || !asked.is_fixed_from(2)) return std::nullopt;
   const auto& number = asked.args[1];
   const auto dtype = asked.known.outputs[0].dtype;
@@ -99,7 +105,7 @@ std::optional<Results> of_arange(const Asked& asked) {
   return Results{Sizes{(end - start + step - 1) / step}};
 }
 std::optional<Results> of_second_argument(const Asked& asked) {
-  const auto sizes = sizes_in(asked.args[1]);
+  const auto sizes = extents_in(asked.args[1]);
   return sizes ? std::optional(Results{*sizes}) : std::nullopt;
 }
 std::optional<Results> of_new(const Asked& asked) { return asked.is_fixed_from(2) ? of_second_argument(asked) : std::nullopt; }

@@ -348,7 +348,7 @@ def test_numbers_beyond_the_type_do_what_eager_does():
 
     for number, program in enumerate(programs):
         fast = lockstep.function(program, when="always", numerics="default")
-        for n in (2.0, 3.0, 2.0, 1e40, 2.0, 300.0, 1e40):
+        for n in (2.0, 3.0, 2.0, 1e40, 2.0, 300.0, 1e40, True):
             x = torch.rand(50)
             want, got = outcome(program, x, n), outcome(fast, x, n)
             _C.wait_for_kernels()
@@ -356,3 +356,35 @@ def test_numbers_beyond_the_type_do_what_eager_does():
                 assert got == want, (number, n)
             else:
                 torch.testing.assert_close(got, want, equal_nan=True)
+
+
+def test_clamped_zeros_keep_their_signs():
+    fast = lockstep.function(
+        lambda x: (
+            1 / (x * 2).clamp(min=0.0),
+            1 / (x * 2).clamp_max(0.0),
+            1 / (x * 2).clamp_min(0),
+        ),
+        when="always",
+        numerics="default",
+    )
+    for zero in (-0.0, 0.0, -0.0, 0.0):
+        x = torch.full((50,), zero)
+        for got in fast(x):
+            assert torch.equal(got, 1 / x)
+        _C.wait_for_kernels()
+
+
+def test_batch_norm_whose_weight_is_its_running_mean():
+    fast = lockstep.function(
+        lambda x, w: F.batch_norm(x, w, w.clone(), w, w, True, 0.1),
+        when="always",
+        numerics="default",
+    )
+    for _ in range(4):
+        x, weight = torch.randn(2, 16, 9, 9), torch.randn(16)
+        first, second = weight.clone(), weight.clone()
+        torch.testing.assert_close(
+            fast(x, first), F.batch_norm(x, second, second.clone(), second, second, True, 0.1)
+        )
+        torch.testing.assert_close(first, second)

@@ -170,6 +170,20 @@ def test_out_argument_that_is_also_read_and_whose_memory_was_given_out():
     check(make, calls=8, share=None)
 
 
+@item("6.views")
+def test_copies_keep_the_strides_of_dims_of_one_element():
+    def make(run):
+        base = torch.randn(17 * 3 * 5)
+
+        def step(stride):
+            x = base.as_strided((17, 3, 1, 5), (15, 1, stride, 3))
+            return x.clone(), (x * 1).clone()
+
+        return Case(step, lambda n: ([7, 15, 9, 33, 1][n % 5],), base=base)
+
+    check(make, calls=10, share=None)
+
+
 @item("6.aliasing")
 def test_writes_through_two_views_of_memory_from_outside():
     """The second view finds the storage already linked to the runner's, by the first one."""
