@@ -197,16 +197,26 @@ namespace {
 
 using Versioned = std::pair<at::Tensor, int64_t>;  // with its version before an op
 
+// Views of one tensor do, also where one of them has been given other memory (`x.data = y`) and where none is left of
+// what they were views of. The only way to tell is to count.
+bool share_a_counter(const at::Tensor& left, const at::Tensor& right) {
+  auto counter = left.unsafeGetTensorImpl()->version_counter();
+  const auto before = counter.current_version();
+  const auto seen = right._version();
+  counter.bump();
+  const bool shared = right._version() != seen;
+  counter.set_version(before);
+  return shared;
+}
+
 // How often the op counted this write. Views of one tensor count together: each of them its part.
 int64_t bumps_of(const Versioned& written, const std::vector<Versioned>& all) {
   const auto& [tensor, before] = written;
   if (!tensor.defined()) return 0;
-  const auto now = static_cast<int64_t>(tensor._version()), bumps = now - before;
-  const auto counts_with = [&, before = before](const Versioned& other) {
-    return other.first.defined() && other.second == before && static_cast<int64_t>(other.first._version()) == now &&
-           other.first.is_alias_of(tensor);
-  };
-  const auto together = std::count_if(all.begin(), all.end(), counts_with);
+  const auto bumps = static_cast<int64_t>(tensor._version()) - before;
+  const auto together = std::count_if(all.begin(), all.end(), [&tensor = tensor](const Versioned& other) {
+    return other.first.defined() && share_a_counter(tensor, other.first);
+  });
   return bumps % together == 0 ? bumps / together : bumps;
 }
 

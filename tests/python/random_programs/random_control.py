@@ -1,7 +1,7 @@
 """Statements with blocks: branches, loops, handlers, closures, backward passes and errors."""
 
 from random_expressions import leaf, tensor
-from random_statements import STATEMENTS, statement
+from random_statements import ABOUT_MEMORY, STATEMENTS, statement
 
 # An op that fails by value, by shape or in Python: (expression, needs a shape).
 FAILURES = (
@@ -39,7 +39,10 @@ def body(source, length):
         if source.budget <= 0:
             return
         source.budget -= 1
-        source.weighted(STATEMENTS)(source)
+        if source.chance(source.memory_share):
+            source.weighted(ABOUT_MEMORY)(source)
+        else:
+            source.weighted(STATEMENTS)(source)
 
 
 @statement(6)

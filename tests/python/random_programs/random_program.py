@@ -11,6 +11,7 @@ import types
 import random_control
 import random_hazards  # noqa: F401  (registers statements)
 import random_layers  # noqa: F401  (registers expressions)
+import random_memory
 from random_expressions import tensor
 from random_source import Source, Variable
 
@@ -86,6 +87,13 @@ def saved(t):
     return torch.load(io.BytesIO(file.getvalue()))
 
 
+def saved_pair(first, second):
+    """Both after saving and loading them together: views of one memory stay that."""
+    file = io.BytesIO()
+    torch.save([first, second], file)
+    return torch.load(io.BytesIO(file.getvalue()))
+
+
 class State:
     def weights(self):
         found = list(vars(self).values()) + list(self.norm.parameters())
@@ -112,7 +120,7 @@ def start():
     s.norm, s.drop = torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.2)
     s.recurrent, s.bag = torch.nn.LSTM(4, 4, batch_first=True), torch.nn.EmbeddingBag(4, 4)
     s.attention = torch.nn.MultiheadAttention(4, 2)
-{layers}{parameters}    return s
+{memory}{layers}{parameters}    return s
 
 
 def inputs(call):
@@ -171,9 +179,10 @@ def program_text(seed):
     header = HEADER.format(
         seed=seed,
         parameters=parameters,
+        memory=random_memory.STATE,
         layers=layers,
         rows=rows,
-        between=f"    {rng.choice(BETWEEN)}",
+        between=f"    {rng.choice(BETWEEN + random_memory.BETWEEN)}",
     )
     for _ in range(rng.choice((0, 1, 1, 2, 3))):
         helper(source)

@@ -42,6 +42,7 @@ class Source:
         self.autograd = self.rng.random() < 0.5
         self.no_grad = not self.autograd
         self.clone_share = 0.85 if self.autograd else 0.3
+        self.memory_share = self.rng.choice((0, 0, 0.7))
         self.parameters = {}
 
     # -- choices ---------------------------------------------------------------------------------

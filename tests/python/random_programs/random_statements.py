@@ -8,11 +8,14 @@ from random_expressions import leaf, tensor
 from random_source import SHAPES
 
 STATEMENTS = {}
+ABOUT_MEMORY = {}  # those of random_memory.py again: most of what some programs consist of
 
 
-def statement(weight):
+def statement(weight, about_memory=False):
     def register(function):
         STATEMENTS[function] = weight
+        if about_memory:
+            ABOUT_MEMORY[function] = weight
         return function
 
     return register
