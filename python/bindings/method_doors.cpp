@@ -94,11 +94,16 @@ bool try_settle(PyObject* self, PyObject* args, PyObject* kwargs) {
   END_HANDLE_TH_ERRORS_RET(false)
 }
 
-// While the original runs. What a raw reader asks for on its way, it reads as well.
+// Reads memory of what it asks for on its way: the numbers behind a view that negates or conjugates, say.
+bool reads_its_own(DoorKind kind) {
+  return kind == DoorKind::kSettle || kind == DoorKind::kRead || kind == DoorKind::kLend;
+}
+
+// While the original runs.
 class PassageScope {
  public:
   explicit PassageScope(DoorKind kind)
-      : session_(kind == DoorKind::kSettle ? coexec::Session::active_on_this_thread() : nullptr),
+      : session_(reads_its_own(kind) ? coexec::Session::active_on_this_thread() : nullptr),
         before_(session_ && session_->set_synchronous(true)) {
     if (kind == DoorKind::kScope || kind == DoorKind::kLend) reading_.emplace();
   }

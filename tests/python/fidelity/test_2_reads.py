@@ -308,3 +308,30 @@ def test_tensor_written_while_numpy_looks_on():
         return Case(step, lambda i: (torch.randn(6),), buffer=buffer, seen=seen)
 
     check(make)
+
+
+@item("2.tolist")
+@pytest.mark.parametrize("view", ["conjugated", "negated"])
+def test_reading_values_that_a_view_changes(view):
+    """The numbers do not stand in memory: a read asks for the op that makes them."""
+
+    def make(run):
+        seen = []
+
+        def step(x):
+            complex_values = torch.complex(busy(x)[0, :6] * x, x).conj()
+            values = complex_values if view == "conjugated" else complex_values.imag[1:]
+            assert values.is_conj() or values.is_neg()
+            seen.append(values.tolist())
+            seen.append(values.reshape(2, -1)[1:].tolist() if values.numel() % 2 == 0 else 0)
+            seen.append(values.numpy(force=True).copy())
+            seen.append(
+                (values[1].item(), list(values)[0].tolist(), repr(values), complex(values[2]))
+            )
+            seen.append(pickle.loads(pickle.dumps(values)))
+            seen.append(torch.as_tensor(values[0]).resolve_neg() + 0)
+            return values * 2
+
+        return Case(step, lambda i: (torch.randn(6),), seen=seen)
+
+    check(make)

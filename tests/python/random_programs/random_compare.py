@@ -65,7 +65,7 @@ class Walk:
     def tensor(self, path, tensor):
         shares = [name for name, other in self.tensors if torch._C._is_alias_of(tensor, other)]
         self.tensors.append((path, tensor))
-        node = type(tensor.grad_fn).__name__ if tensor.requires_grad else ""
+        node = node_of(tensor)
         layout = (str(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
         self.add(f"{path} layout", layout)
         self.add(f"{path} shares memory with", shares[:1])
@@ -76,6 +76,14 @@ class Walk:
         self.add(f"{path} bits", bits(tensor))
         if tensor.is_leaf and tensor.requires_grad:
             self.value(f"{path}.grad", tensor.grad)
+
+
+def node_of(tensor):
+    """The name of the autograd node, or what PyTorch says of a view that may not have one."""
+    try:
+        return type(tensor.grad_fn).__name__ if tensor.requires_grad else ""
+    except RuntimeError as error:
+        return str(error)
 
 
 def bits(tensor):
