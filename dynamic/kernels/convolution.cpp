@@ -166,6 +166,12 @@ Ordered in_order_of(int way, const Convolution& c, const Tensor& gradient, Input
   return ordered;
 }
 
+// Of a way whose loops are those of a team of OpenMP's.
+bool has_team(int way) {
+  if (way == kByColumns || way == kBySamples) return !products_are_shared();
+  return way != kByWinograd && way != kByStrips;
+}
+
 // `run(way, ordered)` by the way that is fastest. Where maps go in any order, bringing them into that of a way counts by
 // half: a chain of convolutions that take the same needs it at its ends only.
 template <class Run>
@@ -177,7 +183,7 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
       [&](int way) {
         const bool opens_chain = wants_innermost(way) && c.in_any_order && !is_innermost(c.input) &&
                                  !(gradient.defined() && is_innermost(gradient));
-        return (opens_chain ? kOpening : 1.0) * (way == kByWinograd || way == kByStrips ? 1.0 : team_handicap());
+        return (opens_chain ? kOpening : 1.0) * (has_team(way) ? team_handicap() : 1.0);
       },
       [&](int way) {
         if (c.in_any_order) ordered = in_order_of(way, c, gradient, use);

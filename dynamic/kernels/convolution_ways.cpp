@@ -1,5 +1,4 @@
 #include "dynamic/kernels/convolution_ways.h"
-#include "dynamic/threads/shared_loop.h"
 
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
@@ -8,13 +7,28 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dynamic/kernels/shared_product.h"
+#include "dynamic/threads/shared_loop.h"
+
 namespace lockstep::dynamic {
 
+bool products_are_shared() { return has_board() && has_shared_products(); }
+
 namespace {
+
+using at::Tensor;
 
 // (A, B, L) -> (B, A, L)
 at::Tensor swap_outer(const at::Tensor& tensor, int64_t a, int64_t b) {
   return tensor.view({a, b, -1}).transpose(0, 1).contiguous();
+}
+
+Tensor multiply(const Tensor& left, const Tensor& right) {
+  return products_are_shared() ? multiply_in_parts(left, right, std::nullopt) : at::mm(left, right);
+}
+
+Tensor multiply_all(const Tensor& left, const Tensor& right) {
+  return products_are_shared() ? multiply_all_in_parts(left, right) : at::bmm(left, right);
 }
 
 // What a row of columns and the map have in common: outputs [first, last) of a line lie inside of the input.
@@ -100,35 +114,37 @@ at::Tensor sum_of_columns(const at::Tensor& columns, const ConvolutionShape& s) 
 }
 
 at::Tensor forward_by_columns(const at::Tensor& input, const at::Tensor& weight, const ConvolutionShape& s) {
-  auto product = at::mm(weight.view({s.o, s.depth()}), columns_of(input, s));
+  auto product = multiply(weight.view({s.o, s.depth()}), columns_of(input, s));
   if (s.n > 1) product = swap_outer(product, s.o, s.n);
   return product.view({s.n, s.o, s.oh, s.ow});
 }
 
 at::Tensor input_gradient_by_columns(const at::Tensor& gradient, const at::Tensor& weight, const ConvolutionShape& s) {
   const auto rows = s.n == 1 ? gradient : swap_outer(gradient, s.n, s.o);
-  const auto columns = at::mm(weight.view({s.o, s.depth()}).t(), rows.view({s.o, s.positions()}));
+  const auto columns = multiply(weight.view({s.o, s.depth()}).t(), rows.view({s.o, s.positions()}));
   if (!s.is_pointwise()) return sum_of_columns(columns, s);
   return (s.n == 1 ? columns : swap_outer(columns, s.c, s.n)).view({s.n, s.c, s.h, s.w});
 }
 
 at::Tensor weight_gradient_by_columns(const at::Tensor& gradient, const at::Tensor& input, const ConvolutionShape& s) {
   const auto rows = s.n == 1 ? gradient : swap_outer(gradient, s.n, s.o);
-  return at::mm(rows.view({s.o, s.positions()}), columns_of(input, s).t()).view({s.o, s.c, s.kh, s.kw});
+  return multiply(rows.view({s.o, s.positions()}), columns_of(input, s).t()).view({s.o, s.c, s.kh, s.kw});
 }
 
 at::Tensor forward_by_samples(const at::Tensor& input, const at::Tensor& weight, const ConvolutionShape& s) {
-  return at::bmm(weight.view({1, s.o, s.c}).expand({s.n, s.o, s.c}), input.view({s.n, s.c, -1}))
+  return multiply_all(weight.view({1, s.o, s.c}).expand({s.n, s.o, s.c}), input.view({s.n, s.c, -1}))
       .view({s.n, s.o, s.oh, s.ow});
 }
 
 at::Tensor input_gradient_by_samples(const at::Tensor& gradient, const at::Tensor& weight, const ConvolutionShape& s) {
-  return at::bmm(weight.view({s.o, s.c}).t().unsqueeze(0).expand({s.n, s.c, s.o}), gradient.view({s.n, s.o, -1}))
+  return multiply_all(weight.view({s.o, s.c}).t().unsqueeze(0).expand({s.n, s.c, s.o}), gradient.view({s.n, s.o, -1}))
       .view({s.n, s.c, s.h, s.w});
 }
 
 at::Tensor weight_gradient_by_samples(const at::Tensor& gradient, const at::Tensor& input, const ConvolutionShape& s) {
-  const auto products = at::bmm(gradient.view({s.n, s.o, -1}), input.view({s.n, s.c, -1}).transpose(1, 2));
+  const auto left = gradient.view({s.n, s.o, -1}), right = input.view({s.n, s.c, -1}).transpose(1, 2);
+  if (products_are_shared()) return sum_products_in_parts(left, right).view({s.o, s.c, 1, 1});
+  const auto products = at::bmm(left, right);
   return (s.n == 1 ? products : products.sum(0)).view({s.o, s.c, 1, 1});
 }
 

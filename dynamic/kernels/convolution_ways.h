@@ -20,6 +20,9 @@ struct ConvolutionShape {
   int64_t columns_bytes() const { return depth() * positions() * 4; }
 };
 
+// Whether the products below run in parts of a shared loop: on a board.
+bool products_are_shared();
+
 // The patches of the input as columns: (C*KH*KW, N*OH*OW).
 at::Tensor columns_of(const at::Tensor& input, const ConvolutionShape& shape);
 // The sum of the columns' entries where they came from: (N, C, H, W).

@@ -16,10 +16,10 @@
 #include <numeric>
 #include <vector>
 
-#include "dynamic/kernels/blas.h"
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/product_loops.h"
+#include "dynamic/kernels/shared_product.h"
 #include "dynamic/kernels/transpose.h"
 #include "dynamic/threads/shared_loop.h"
 
@@ -36,9 +36,6 @@ constexpr int64_t kDeepestForSkinny = 1 << 12;  // sums are not split
 constexpr int64_t kImages = 16;  // so that oneDNN takes it, whatever the number of threads
 constexpr int64_t kBlockRows = 32;
 constexpr int64_t kGrain = 1 << 18;  // multiplications that a thread takes at least
-constexpr int64_t kSmallestPart = 1 << 20;  // of a product that is shared: multiplications
-constexpr int64_t kMostParts = 8, kPartAlign = 16;
-constexpr int64_t kPartLength = 128;  // rows or columns at least: the BLAS packs the other factor for each part again
 enum Way { kAsEager, kOneDnn, kSkinny, kAsGradient, kShared };
 enum Kind : int64_t { kProducts = 18, kProduct = 19 };  // of the problem; convolutions have smaller ones
 
@@ -138,47 +135,6 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
 
 double handicap(int way) { return way == kShared || way == kSkinny ? 1.0 : team_handicap(); }
 
-// How the BLAS reads it.
-Rows<const float> rows_of(const Tensor& matrix) {
-  const bool is_turned = !matrix.is_contiguous();
-  return {matrix.const_data_ptr<float>(), matrix.size(is_turned ? 0 : 1), is_turned};
-}
-Rows<const float> from_row(Rows<const float> m, int64_t row) {
-  return {m.values + (m.is_turned ? row : row * m.apart), m.apart, m.is_turned};
-}
-Rows<const float> from_column(Rows<const float> m, int64_t column) {
-  return {m.values + (m.is_turned ? column * m.apart : column), m.apart, m.is_turned};
-}
-
-// left @ right + bias by the BLAS in parts of rows or of columns, each on one thread.
-Tensor by_parts(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias) {
-  const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
-  auto out = at::empty({rows, columns}, left.options());
-  auto* to = out.mutable_data_ptr<float>();
-  const auto* shift = bias ? bias->const_data_ptr<float>() : nullptr;
-  const auto first = rows_of(left), second = rows_of(right);
-  const auto run = [&](int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
-    float* corner = to + row * columns + column;
-    for (int64_t i = row; shift && i < row_end; ++i)
-      std::copy(shift + column, shift + column_end, to + i * columns + column);
-    multiply(from_row(first, row), from_column(second, column), {corner, columns}, row_end - row, depth,
-             column_end - column, shift ? 1.0f : 0.0f);
-  };
-  const int64_t length = std::max(rows, columns);
-  const int64_t most = std::min(rows * depth * columns / kSmallestPart, std::max<int64_t>(length / kPartLength, 2));
-  const int64_t parts = std::clamp<int64_t>(most, 1, kMostParts);
-  const int64_t size = at::round_up(at::ceil_div(length, parts), kPartAlign);
-  shared_loop(0, at::ceil_div(length, size), 1, [&](int64_t begin, int64_t end) {
-    const int64_t from = begin * size, until = std::min(end * size, length);
-    if (rows >= columns) {
-      run(from, until, 0, columns);
-    } else {
-      run(0, rows, from, until);
-    }
-  });
-  return out;
-}
-
 uint32_t allowed_ways(const Tensor& left, const Tensor& right, bool has_bias, int64_t work) {
   uint32_t ways = 1u << kAsEager;
   if (work >= kSmallestForOneDnn) {
@@ -186,7 +142,7 @@ uint32_t allowed_ways(const Tensor& left, const Tensor& right, bool has_bias, in
     if (!has_bias && is_like_gradient(left, right) && may_use_onednn(at::Float32Op::CONV)) ways |= 1u << kAsGradient;
   }
   if (work <= kLargestForSkinny && left.size(1) <= kDeepestForSkinny) ways |= 1u << kSkinny;
-  if (has_blas() && work >= 2 * kSmallestPart && loop_threads() > 1) ways |= 1u << kShared;
+  if (has_shared_products() && work >= 2 * kSmallestPart && loop_threads() > 1) ways |= 1u << kShared;
   return ways;
 }
 
@@ -202,7 +158,7 @@ Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tens
         result = way == kOneDnn       ? by_onednn(left, right, bias)
                  : way == kSkinny     ? by_strips(left, right, bias)
                  : way == kAsGradient ? as_gradient(left, right)
-                 : way == kShared     ? by_parts(left, right, bias)
+                 : way == kShared     ? multiply_in_parts(left, right, bias)
                                       : eager();
       });
   return result;
@@ -210,11 +166,6 @@ Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tens
 
 bool has_dense_rows(const Tensor& matrices) { return matrices.stride(2) == 1; }
 bool has_dense_columns(const Tensor& matrices) { return matrices.stride(1) == 1; }
-// And one behind the other, as the BLAS wants them.
-bool lies_in_rows(const Tensor& matrices) { return has_dense_rows(matrices) && matrices.stride(1) >= matrices.size(2); }
-bool lies_in_columns(const Tensor& matrices) {
-  return has_dense_columns(matrices) && matrices.stride(2) >= matrices.size(1);
-}
 
 bool can_choose_products(const Tensor& left, const Tensor& right) {
   if (!is_float_tensor(left) || !is_float_tensor(right) || left.dim() != 3 || right.dim() != 3) return false;
@@ -228,28 +179,10 @@ uint32_t allowed_ways_of_products(const Tensor& left, const Tensor& right) {
   if (work <= kLargestForSkinny && left.size(2) <= kDeepestForSkinny && right.size(2) >= product_loops().lanes &&
       (has_dense_rows(right) || has_dense_columns(right)))
     ways |= 1u << kSkinny;
-  const auto is_dense = [](const Tensor& matrices) { return lies_in_rows(matrices) || lies_in_columns(matrices); };
-  if (has_blas() && left.size(0) > 1 && work * left.size(0) >= 2 * kSmallestPart && loop_threads() > 1 &&
-      is_dense(left) && is_dense(right))
+  if (has_shared_products() && left.size(0) > 1 && work * left.size(0) >= 2 * kSmallestPart && loop_threads() > 1 &&
+      are_dense(left) && are_dense(right))
     ways |= 1u << kShared;
   return ways;
-}
-
-// The same by the BLAS, each on one thread.
-Tensor one_by_one_in_parts(const Tensor& left, const Tensor& right) {
-  const int64_t count = left.size(0), rows = left.size(1), depth = left.size(2), columns = right.size(2);
-  auto out = at::empty({count, rows, columns}, left.options());
-  auto* to = out.mutable_data_ptr<float>();
-  const auto rows_at = [](const Tensor& matrices, int64_t i) {
-    const bool is_turned = !lies_in_rows(matrices);
-    return Rows<const float>{matrices.const_data_ptr<float>() + i * matrices.stride(0), matrices.stride(is_turned ? 2 : 1),
-                             is_turned};
-  };
-  shared_loop(0, count, std::max<int64_t>(1, kSmallestPart / (rows * depth * columns)), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      multiply(rows_at(left, i), rows_at(right, i), {to + i * rows * columns, columns}, rows, depth, columns, 0.0f);
-  });
-  return out;
 }
 
 // One product after the other, shared out to threads. Where the columns on the right are dense, they are turned first.
@@ -295,7 +228,7 @@ bool try_bmm(torch::jit::Stack& stack) {
   run_chosen(
       problem, allowed, static_cast<double>(work), handicap, [](int) {}, [&](int way) {
         result = way == kSkinny   ? one_by_one(left, right)
-                 : way == kShared ? one_by_one_in_parts(left, right)
+                 : way == kShared ? multiply_all_in_parts(left, right)
                                   : at::bmm(left, right);
       });
   replace(stack, std::move(result));

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "dynamic/kernels/kernel_choice.h"
+#include "tests/support/helped_board.h"
 
 namespace lockstep::dynamic {
 namespace {
@@ -121,6 +122,16 @@ void expect_agreement(const Case& p, bool in_any_order, int calls) {
 TEST_P(Convolutions, AllWaysAgree) { expect_agreement(GetParam(), /*in_any_order=*/false, kEnough); }
 
 TEST_P(Convolutions, EachWayAgrees) {
+  for (int way = 0; way < kMaxWays; ++way) {
+    SCOPED_TRACE(way);
+    forced_way = way;
+    for (const bool in_any_order : {false, true}) expect_agreement(GetParam(), in_any_order, 1);
+  }
+  forced_way = -1;
+}
+
+TEST_P(Convolutions, EachWayAgreesOnABoard) {
+  const HelpedBoard board;
   for (int way = 0; way < kMaxWays; ++way) {
     SCOPED_TRACE(way);
     forced_way = way;

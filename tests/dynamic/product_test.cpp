@@ -7,6 +7,8 @@
 #include <cstdlib>
 
 #include "dynamic/kernels/kernel_choice.h"
+#include "dynamic/kernels/shared_product.h"
+#include "tests/support/helped_board.h"
 
 namespace lockstep::dynamic {
 namespace {
@@ -130,6 +132,44 @@ TEST_F(Products, ThreadsChangeNoBitsOfStrips) {
   at::set_num_threads(before);
   forced_way = -1;
   for (size_t i = 2; i < results.size(); ++i) EXPECT_TRUE(at::equal(results[i], results[i % 2]));
+}
+
+struct PartSizes {
+  int64_t count, rows, depth, columns;
+};
+
+// Sizes that divide into parts and such that do not, factors that lie either way, also one factor for all.
+TEST_F(Products, InPartsWhoeverComputes) {
+  if (!has_shared_products()) GTEST_SKIP() << "no BLAS";
+  const HelpedBoard board;
+  for (const auto& [count, rows, depth, columns] : std::vector<PartSizes>{
+           {1, 1, 1, 1}, {4, 48, 96, 300}, {3, 700, 65, 40}, {9, 130, 64, 129}, {2, 1, 5000, 333}, {5, 257, 33, 1}, {1, 1030, 70, 520}})
+    for (const bool left_turned : {false, true})
+      for (const bool right_turned : {false, true})
+        for (const bool is_one : {false, true}) {
+          SCOPED_TRACE(testing::Message() << count << " x " << rows << " " << depth << " " << columns << left_turned << right_turned << is_one);
+          const auto many = [&](int64_t n, int64_t m, bool turned) {
+            return turned ? at::randn({count, m, n}).transpose(1, 2) : at::randn({count, n, m});
+          };
+          const auto left = is_one ? matrix(rows, depth, left_turned).unsqueeze(0).expand({count, rows, depth})
+                                   : many(rows, depth, left_turned);
+          const auto right = many(depth, columns, right_turned);
+          ASSERT_TRUE(are_dense(left) && are_dense(right));
+          const auto exact = left.to(at::kDouble).matmul(right.to(at::kDouble));
+          const auto all = multiply_all_in_parts(left, right), sum = sum_products_in_parts(left, right);
+          expect_near(all, exact);
+          expect_near(sum, exact.sum(0));
+          const auto bias = at::randn({columns});
+          const auto one = matrix(rows, depth, left_turned), other = matrix(depth, columns, right_turned);
+          const auto shifted = multiply_in_parts(one, other, bias);
+          expect_near(shifted, one.to(at::kDouble).matmul(other.to(at::kDouble)) + bias.to(at::kDouble));
+          for (int i = 0; i < 3; ++i) {
+            EXPECT_TRUE(all.equal(multiply_all_in_parts(left, right)));
+            EXPECT_TRUE(sum.equal(sum_products_in_parts(left, right)));
+            EXPECT_TRUE(shifted.equal(multiply_in_parts(one, other, bias)));
+          }
+        }
+  EXPECT_GT(board.helped(), 0);
 }
 
 TEST_F(Products, RoundNothingWhereConvolutionsMay) {

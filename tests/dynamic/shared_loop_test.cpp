@@ -10,29 +10,15 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/helped_board.h"
+
 namespace lockstep::dynamic {
 namespace {
 
 using namespace std::chrono_literals;
 
-// A thread that helps until it is told to stop.
 struct SharedLoops : testing::Test {
-  void SetUp() override {
-    board.set_on(true);
-    helper = std::thread([this] {
-      while (!is_over) helped += board.help();
-    });
-  }
-  void TearDown() override {
-    is_over = true;
-    helper.join();
-  }
-
-  WorkBoard board{[] {}};
-  BoardScope scope{&board};
-  std::atomic<bool> is_over{false};
-  std::atomic<int> helped{0};
-  std::thread helper;
+  HelpedBoard board;
 };
 
 TEST_F(SharedLoops, EachItemOnce) {
@@ -58,7 +44,7 @@ TEST_F(SharedLoops, WhoWaitsTakesParts) {
     while (!(was_there[0] && was_there[1]) && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   });
   EXPECT_TRUE(was_there[0] && was_there[1]);
-  while (helped == 0) std::this_thread::yield();
+  while (board.helped() == 0) std::this_thread::yield();
 }
 
 TEST_F(SharedLoops, RaisesWhatAnyPartRaises) {
@@ -87,7 +73,7 @@ TEST_F(SharedLoops, HelpersRoundAsWhoTheyHelp) {
     });
   _mm_setcsr(before);
   EXPECT_EQ(others, 0);
-  EXPECT_GT(helped, 0);
+  EXPECT_GT(board.helped(), 0);
 }
 
 TEST(SharedLoop, WithoutABoardAsParallelFor) {

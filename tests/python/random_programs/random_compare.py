@@ -130,7 +130,7 @@ def are_near(left, right, tolerance):
         if left[2] != right[2] or left[2] not in ("float32", "float64", "complex64", "complex128"):
             return False
         a, b = (np.frombuffer(side[0], dtype=side[2]) for side in (left, right))
-    elif left[0] == right[0] == "float":
+    elif left[0] == right[0] and str(left[0]).startswith("float"):
         a, b = (np.frombuffer(side[1], dtype="float64") for side in (left, right))
     else:
         return False
