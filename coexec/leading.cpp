@@ -191,15 +191,17 @@ std::optional<Reason> Session::collect_operand(const at::Tensor& tensor, int arg
   return why_foreign(tensor);
 }
 
-void Session::begin_words() {
+void Session::begin_words(const OpInfo& op) {
   words_.clear();
   const bool counts_versions = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
   words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) | (counts_versions ? 256 : 0) |
                    (c10::GradMode::is_enabled() ? 512 : 0));
+  if (op.asks_for_threads)
+    words_.push_back(at::get_num_threads() * 2 + at::globalContext().userEnabledMkldnn());
 }
 
 void Session::build_words(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
-  begin_words();
+  begin_words(op);
   size_t next = 0;
   auto append_tensor = [&] {
     const auto& view = operands_[next++];

@@ -103,7 +103,7 @@ class Session final : public tracer::OpSink {
   void collect_nested(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
   std::optional<graph::Reason> collect_operands(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
   std::optional<graph::Reason> collect_operand(const at::Tensor& tensor, int argument, bool is_written);
-  void begin_words();
+  void begin_words(const graph::OpInfo& op);
   void build_words(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
   const graph::Signature* find_signature(const graph::OpInfo& op, graph::Node* node);
   const graph::Signature* infer_signature(const graph::OpInfo& op, const graph::Node& node,

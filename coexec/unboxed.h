@@ -224,7 +224,7 @@ class Unboxed<Op, Result(Args...)> {
   }
 
   static void collect_words(Session& session, const Known& op, const Args&... args) {
-    session.begin_words();
+    session.begin_words(op.info);
     size_t index = 0;
     const auto append = [&](const auto& arg) {
       auto& words = session.words_;

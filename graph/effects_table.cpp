@@ -169,6 +169,7 @@ void correct_effects(OpInfo& info) {
   if (info.kind == OpKind::kAllocate && info.writes) info.kind = declared;  // out= variants
   info.bool_index_is_dynamic = base == "aten::index" || base == "aten::_unsafe_index";
   info.puts_by_index = base == "aten::index_put" || base == "aten::index_put_" || base == "aten::_index_put_impl_";
+  info.asks_for_threads = base == "aten::convolution" || base == "aten::convolution_backward";
   info.moves_values = std::ranges::find(kMoving, base) != std::end(kMoving);
   if (info.draws) info.layout_from_scalars = true;  // bad scalars raise: only values seen before run behind
   if (info.name == "aten::bernoulli_.float" || info.name == "aten::bernoulli.p" ||

@@ -73,6 +73,7 @@ struct OpInfo {
   bool writes = false;              // some argument is written
   bool has_nested_tensors = false;  // in some argument
   bool may_warn = false;
+  bool asks_for_threads = false;    // which of PyTorch's kernels runs, and so the layout, may depend on how many there are
   ValueCheck value_check = ValueCheck::kNone;
   mutable std::atomic<bool> python_kernel{false};  // implemented in Python: runs on the leading thread
 

@@ -26,7 +26,7 @@ bool broadcasts_to(const Layout& from, const Layout& to) {
 // The op computes in the type of its result; a wider operand would make it compute in that one.
 bool computes_in_result_type(const Layout& input, const Layout& target) {
   if (input.dtype == target.dtype || target.dtype == c10::ScalarType::Bool) return true;
-  const bool is_scalar = input.wrapped_number || input.sizes.empty();
+  const bool is_scalar = input.wrapped_number || (input.sizes.empty() && !target.sizes.empty());
   if (c10::isFloatingType(target.dtype))
     return is_scalar || !c10::isFloatingType(input.dtype) || c10::elementSize(input.dtype) < c10::elementSize(target.dtype);
   return is_scalar && !c10::isFloatingType(input.dtype);

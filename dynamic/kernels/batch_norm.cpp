@@ -45,6 +45,10 @@ const float* data_or_null(const Optional& tensor) {
   return tensor && tensor->defined() ? tensor->const_data_ptr<float>() : nullptr;
 }
 
+bool share_memory(const Optional& left, const Optional& right) {
+  return left && left->defined() && right && right->defined() && left->is_alias_of(*right);
+}
+
 bool find_extent(const Tensor& input, bool in_any_order, Extent* extent) {
   if (!is_float_tensor(input) || input.dim() < 2 || input.numel() == 0) return false;
   const int64_t channels = input.size(1);
@@ -249,8 +253,8 @@ bool try_batch_norm(torch::jit::Stack& stack, bool in_any_order) {
   for (const auto* tensor : {&weight, &bias, &running_mean, &running_var})
     if (!is_plain_or_none(*tensor, e.channels)) return false;
   for (const auto* written : {&running_mean, &running_var})
-    for (const auto* read : {&weight, &bias})
-      if (data_or_null(*written) && data_or_null(*written) == data_or_null(*read)) return false;
+    for (const auto* other : {&weight, &bias, &running_mean, &running_var})
+      if (written != other && share_memory(*written, *other)) return false;
   const double momentum = stack[6].toDouble(), eps = stack[7].toDouble();
   auto output = at::empty_like(input), mean = at::empty({e.channels}, input.options()), inverse = at::empty_like(mean);
   Moments moments(e.channels);

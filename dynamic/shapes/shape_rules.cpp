@@ -342,10 +342,14 @@ bool has_order_for_convolution(const Layout& map) {
 bool is_map_and_kernel(const Asked& asked, size_t map) {
   const size_t rank = asked.inputs[map].sizes.size();
   return rank >= 3 && rank <= 5 && has_order_for_convolution(asked.inputs[map]) && asked.inputs[map + 1].sizes.size() == rank &&
-         asked.is_as_known(map + 1) && asked.has_elements();
+         asked.is_as_known(map + 1) && has_standard_strides(asked.inputs[map + 1]) && asked.has_elements();
+}
+// PyTorch takes more memory for its result than that needs, at some sizes.
+bool is_transposed_in_space(const Asked& asked) {
+  return asked.inputs[0].sizes.size() == 5 && asked.args[6].isBool() && asked.args[6].toBool();
 }
 std::optional<Results> of_convolution(const Asked& asked) {
-  if (!is_map_and_kernel(asked, 0) || !asked.is_as_known(2) || !asked.is_fixed_from(3)) return std::nullopt;
+  if (!is_map_and_kernel(asked, 0) || is_transposed_in_space(asked) || !asked.is_as_known(2) || !asked.is_fixed_from(3)) return std::nullopt;
   const auto& map = asked.inputs[0].sizes;
   const auto window = window_in(asked.args.slice(3), map.size() - 2);
   const auto sizes = window ? convolved(map, asked.inputs[1].sizes, *window) : std::nullopt;

@@ -63,11 +63,23 @@ bool has_at_most(const Event& event, int64_t most_elements, double most_multipli
   }
 }
 
-// Which of PyTorch's kernels computes it may depend on the number of threads; and some of them return more than is wanted.
-bool has_gradient_of_bias_without_weight(const Event& event) {
-  if (event.node->op->base != "aten::convolution_backward" || !event.args.back().isBoolList()) return false;
-  const auto wanted = event.args.back().toBoolList();
-  return wanted[2] && !wanted[1];
+constexpr int64_t kManySamples = 16;
+
+// Of a few samples and a window of one pixel, PyTorch computes a convolution by another kernel where there is one thread
+// only: its results lie in memory otherwise. And some of its kernels return more gradients than are wanted.
+bool has_kernel_by_threads(const Event& event) {
+  const auto& op = *event.node->op;
+  if (!op.asks_for_threads) return false;
+  const bool is_backward = op.returns.size() > 1;
+  if (is_backward) {
+    if (!event.args.back().isBoolList()) return true;
+    const auto wanted = event.args.back().toBoolList();
+    if (wanted[2] && !wanted[1]) return true;
+  }
+  const auto &map = event.signature->inputs[is_backward], &window = event.signature->inputs[is_backward + 1];
+  if (window.sizes.size() < 3) return true;
+  const auto inner = at::IntArrayRef(window.sizes).slice(std::max<size_t>(2, window.sizes.size() - 2));
+  return map.sizes[0] < kManySamples && std::all_of(inner.begin(), inner.end(), [](int64_t size) { return size == 1; });
 }
 
 }  // namespace
@@ -75,7 +87,7 @@ bool has_gradient_of_bias_without_weight(const Event& event) {
 bool is_light(const Event& event) { return has_at_most(event, kLightElements, kLightMultiplications); }
 
 bool runs_alone(const Event& event) {
-  if (has_gradient_of_bias_without_weight(event)) return false;
+  if (has_kernel_by_threads(event)) return false;
   switch (event.workers) {
     case Workers::kAwake: return has_at_most(event, kTinyElements, kTinyMultiplications);
     case Workers::kAsleep: return is_light(event);
