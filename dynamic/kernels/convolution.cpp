@@ -309,8 +309,9 @@ bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
   c.in_any_order = in_any_order;
   for (int i = 0; i < 3; ++i)
     if (!stack[i].isTensor()) return false;
-  const auto gradient = stack[0].toTensor();
+  auto gradient = stack[0].toTensor();
   c.input = stack[1].toTensor(), c.weight = stack[2].toTensor();
+  if (is_float_map(gradient) && !is_map(gradient, c)) gradient = gradient.contiguous();  // how it lies, eager does not ask
   if (!is_map(gradient, c) || !is_map(c.input, c) || !read_geometry(c, stack, 4) || !can_choose(c)) return false;
   const auto bias_sizes = stack[3].isNone() ? std::vector<int64_t>() : stack[3].toIntVector();
   const at::OptionalIntArrayRef sizes = stack[3].isNone() ? at::OptionalIntArrayRef() : bias_sizes;

@@ -4,7 +4,7 @@
 
 #include "dynamic/kernels/batch_norm.h"
 #include "dynamic/kernels/convolution.h"
-#include "dynamic/kernels/foreach_norm.h"
+#include "dynamic/kernels/foreach_loops.h"
 #include "dynamic/kernels/group_norm.h"
 #include "dynamic/kernels/padding.h"
 #include "dynamic/kernels/product.h"
@@ -26,10 +26,11 @@ constexpr OwnKernelRow kMeasured[] = {
     {"aten::_foreach_norm", "Scalar", &try_foreach_norm},
 };
 
-constexpr OwnKernelRow kMoving[] = {
+constexpr OwnKernelRow kExact[] = {
     {"aten::constant_pad_nd", "", &try_constant_pad},
     {"aten::slice_backward", "", &try_slice_backward},
     {"aten::select_backward", "", &try_select_backward},
+    {"aten::_foreach_mul_", "Tensor", &try_foreach_scale},
 };
 
 // PyTorch's own kernels for these keep the order of their maps.
@@ -74,7 +75,7 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
   facts.row = find_row(measured_kernels());
   facts.may_round_otherwise = facts.row != nullptr;
   if (!facts.row) facts.row = find_row(random_kernels());
-  if (!facts.row) facts.row = find_row(moving_kernels());
+  if (!facts.row) facts.row = find_row(exact_kernels());
   if (facts.row && facts.row->map_kernel) facts.order = MapOrder::kAny;
   for (const auto& [name, overload, adds_up] : kKeepOrder) {
     if (!is_named(name, overload)) continue;
@@ -87,7 +88,7 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
 }  // namespace
 
 std::span<const OwnKernelRow> measured_kernels() { return kMeasured; }
-std::span<const OwnKernelRow> moving_kernels() { return kMoving; }
+std::span<const OwnKernelRow> exact_kernels() { return kExact; }
 
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op) { return find_facts(op).row; }
 

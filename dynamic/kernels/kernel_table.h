@@ -29,8 +29,8 @@ struct OwnKernelRow {
 
 // Same bits and same generator state as PyTorch's; calls no op.
 std::span<const OwnKernelRow> random_kernels();
-// Same bits as PyTorch's: they move values alone.
-std::span<const OwnKernelRow> moving_kernels();
+// Same bits as PyTorch's: they move values, or round each once.
+std::span<const OwnKernelRow> exact_kernels();
 // Within float32's accuracy.
 std::span<const OwnKernelRow> measured_kernels();
 

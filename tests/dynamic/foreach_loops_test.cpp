@@ -1,5 +1,5 @@
 // The norms of many tensors against PyTorch's own kernel and float64.
-#include "dynamic/kernels/foreach_norm.h"
+#include "dynamic/kernels/foreach_loops.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -51,6 +51,39 @@ TEST(ForeachNorm, BitsDoNotDependOnTheNumberOfThreads) {
   const auto shared = norms_of(tensors);
   at::set_num_threads(before);
   for (size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(alone[i].equal(shared[i]));
+}
+
+TEST(ForeachScale, BitsOfPyTorch) {
+  at::manual_seed(1);
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float factor : {0.37f, 0.0f, -1.0f, infinity, std::nanf("")}) {
+    const std::vector<Tensor> own{at::randn({3}), at::randn({200, 301}), at::randn({0}), at::randn({}), at::randn({40, 50}).t(),
+                                  at::tensor({infinity, -0.0f, 1e-40f}), at::randn({70000})};
+    std::vector<Tensor> expected;
+    for (const auto& tensor : own) expected.push_back(tensor.clone());
+    torch::jit::Stack stack{own, at::scalar_tensor(factor)};
+    ASSERT_TRUE(try_foreach_scale(stack));
+    EXPECT_TRUE(stack.empty());
+    at::_foreach_mul_(expected, at::scalar_tensor(factor));
+    for (size_t i = 0; i < own.size(); ++i)
+      EXPECT_TRUE(own[i].contiguous().view(at::kInt).equal(expected[i].contiguous().view(at::kInt))) << i << " " << factor;
+  }
+}
+
+TEST(ForeachScale, LeavesToPyTorchWhatItDoesNotKnow) {
+  const auto refuses = [](const std::vector<Tensor>& tensors, const Tensor& number) {
+    torch::jit::Stack stack{tensors, number};
+    return !try_foreach_scale(stack) && stack.size() == 2;
+  };
+  const auto x = at::ones({8}), two = at::scalar_tensor(2.0f);
+  EXPECT_FALSE(refuses({x}, two));
+  EXPECT_TRUE(refuses({x, x}, two)) << "twice, one after the other";
+  EXPECT_TRUE(refuses({x.slice(0, 0, 5), x.slice(0, 4, 8)}, two));
+  EXPECT_TRUE(refuses({x}, x[2])) << "it changes on the way";
+  EXPECT_TRUE(refuses({x.to(at::kDouble)}, two));
+  EXPECT_TRUE(refuses({x}, two.to(at::kDouble)));
+  EXPECT_TRUE(refuses({x}, x.slice(0, 0, 1)));
+  EXPECT_TRUE(refuses({at::ones({1}).expand({4})}, two));
 }
 
 TEST(ForeachNorm, LeavesToPyTorchWhatItDoesNotKnow) {
