@@ -12,6 +12,9 @@
 #include <internal/pycore_frame.h>
 #undef Py_BUILD_CORE
 
+#include <pthread.h>
+
+#include <cstddef>
 #include <cstring>
 #include <unordered_map>
 
@@ -23,6 +26,8 @@ namespace {
 
 constexpr int kMaxFrames = 64;
 constexpr size_t kMaxCodes = 1 << 15;
+constexpr int kLevelsOfACall = 2;
+constexpr ptrdiff_t kStackOfACall = 1 << 18;  // of it, and of the ops in it
 
 struct Settings {
   std::vector<std::string> library_folders;
@@ -33,6 +38,17 @@ struct Settings {
 Settings& settings() {
   static auto* instance = new Settings;
   return *instance;
+}
+
+// The lowest address of this thread's stack; null if nobody knows.
+const char* end_of_stack() {
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return nullptr;
+  void* lowest = nullptr;
+  size_t size = 0;
+  const bool is_known = pthread_attr_getstack(&attributes, &lowest, &size) == 0;
+  pthread_attr_destroy(&attributes);
+  return is_known ? static_cast<const char*>(lowest) : nullptr;
 }
 
 struct CodeInfo {
@@ -194,6 +210,15 @@ void configure_frames(std::vector<std::string> library_folders, std::vector<int>
 
 std::unique_ptr<ProgramCounter> create_python_program_counter() {
   return std::make_unique<PythonProgramCounter>();
+}
+
+RecursionAllowance::RecursionAllowance() { PyThreadState_Get()->recursion_remaining += kLevelsOfACall; }
+RecursionAllowance::~RecursionAllowance() { PyThreadState_Get()->recursion_remaining -= kLevelsOfACall; }
+
+bool has_stack_for_call() {
+  thread_local const char* const end = end_of_stack();
+  const char here = 0;
+  return !end || &here - end > kStackOfACall;
 }
 
 }  // namespace lockstep::tracer

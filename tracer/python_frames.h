@@ -14,4 +14,15 @@ void configure_frames(std::vector<std::string> library_folders, std::vector<int>
                       int precall_opcode, std::vector<int> truth_test_opcodes);
 std::unique_ptr<ProgramCounter> create_python_program_counter();
 
+// While it lives, as much recursion is left to this thread as if a decorated function were called directly: the way
+// through C++ counts for two levels more.
+class RecursionAllowance {
+ public:
+  RecursionAllowance();
+  ~RecursionAllowance();
+  RecursionAllowance(const RecursionAllowance&) = delete;
+};
+// Whether this thread's C stack has room for another decorated call: Python's calls of Python take none, ours do.
+bool has_stack_for_call();
+
 }  // namespace lockstep::tracer

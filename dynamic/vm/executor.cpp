@@ -202,6 +202,17 @@ void deliver(Event& event, std::vector<at::Tensor>& results) {
   }
 }
 
+// Contiguous for all but the runner: what comes and goes in another order is so for the user, too. The first operand, a
+// map or the gradient of one, the kernel looks at itself.
+bool has_contiguous_maps(const Event& event) {
+  const auto is_contiguous = [](const Layout& layout) {
+    return !layout.is_defined() || layout.sizes.size() != 4 || layout.is_contiguous();
+  };
+  const auto &inputs = event.signature->inputs, &outputs = event.signature->outputs;
+  return !inputs.empty() && std::all_of(inputs.begin() + 1, inputs.end(), is_contiguous) &&
+         std::all_of(outputs.begin(), outputs.end(), is_contiguous);
+}
+
 // Whether the kernel gets hidden maps as they lie: it must know how to take them, and they must be whole.
 bool takes_hidden(const Event& event, bool is_pointwise) {
   const auto& operands = event.operands;
@@ -210,7 +221,7 @@ bool takes_hidden(const Event& event, bool is_pointwise) {
       }))
     return false;
   const auto order = is_pointwise ? MapOrder::kAllAlike : map_order_of(*event.node->op);
-  if (order == MapOrder::kPlanes) return false;
+  if (order == MapOrder::kPlanes || (order == MapOrder::kAny && !has_contiguous_maps(event))) return false;
   for (size_t i = 0; i < operands.size(); ++i) {
     if (!operands[i].storage) continue;
     const auto& layout = event.signature->inputs[i];
@@ -220,14 +231,6 @@ bool takes_hidden(const Event& event, bool is_pointwise) {
       return false;
     }
   }
-  return true;
-}
-
-// Contiguous for all but the runner: what comes and goes in another order is so for the user, too.
-bool has_contiguous_maps(const Event& event) {
-  for (const auto* layouts : {&event.signature->inputs, &event.signature->outputs})
-    for (const auto& layout : *layouts)
-      if (layout.is_defined() && layout.sizes.size() == 4 && !layout.is_contiguous()) return false;
   return true;
 }
 

@@ -12,6 +12,7 @@
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/timeline.h"
 #include "python/bindings/bind.h"
+#include "tracer/python_frames.h"
 
 namespace py = pybind11;
 
@@ -171,6 +172,14 @@ py::object call(const py::object& self, const py::args& args, const py::kwargs& 
   auto& callable = self.cast<Callable&>();
   const py::object fn = callable.wrapped;         // alive, whatever the callee does to the decorator
   const auto core = callable.core;
+  const tracer::RecursionAllowance allowance;
+  if (!tracer::has_stack_for_call()) {
+    PyErr_SetString(PyExc_RecursionError,
+                    "maximum recursion depth exceeded: the stack of this thread has no room for another call of a "
+                    "decorated function; decorate the function that begins the recursion, or raise the limit of the "
+                    "stack (ulimit -s, threading.stack_size)");
+    throw py::error_already_set();
+  }
   if (!prepare(self, callable, args, kwargs)) return steal_or_throw(PyObject_Call(fn.ptr(), args.ptr(), kwargs.ptr()));
   return steal_or_throw(call_in_session(*core, fn.ptr(), args.ptr(), kwargs.ptr()));
 }

@@ -387,6 +387,31 @@ def test_recursion_of_depth_2000():
         sys.setrecursionlimit(before)
 
 
+def test_a_decorated_function_calls_itself_as_deeply_as_another():
+    def deepest(decorate):
+        reached = 0
+
+        @decorate
+        def descend(x):
+            nonlocal reached
+            reached += 1
+            return descend(x + 1)
+
+        with pytest.raises(RecursionError):
+            descend(torch.zeros(1))
+        return reached
+
+    plain = deepest(lambda fn: fn)
+    for when in ("always", "never"):
+        assert abs(deepest(lockstep.function(when=when)) - plain) < 20
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)  # the stack of C++ ends first: an error, not the end of the process
+    try:
+        assert deepest(lockstep.function) > 2000
+    finally:
+        sys.setrecursionlimit(before)
+
+
 def test_mutual_recursion():
     def even(x, n):
         return x if n == 0 else odd(x + 1, n - 1)

@@ -388,3 +388,78 @@ def test_batch_norm_whose_weight_is_its_running_mean():
             fast(x, first), F.batch_norm(x, second, second.clone(), second, second, True, 0.1)
         )
         torch.testing.assert_close(first, second)
+
+
+def test_a_number_is_written_with_a_wider_one_as_in_eager():
+    """Both are tensors without dims: PyTorch computes in the wider type and rounds once."""
+
+    def step(x, y):
+        product, difference, quotient = x.exp() * 1e-30, x.exp() * 1.0, x.exp() * 1e30
+        product.mul_(y.exp() * 1e60)
+        difference.sub_(y.exp() * 1.00000001)
+        quotient.div_(y.exp() * 1e40)
+        return [product, difference, quotient]
+
+    own = lockstep.function(step, when="always")
+    for _ in range(4):
+        numbers = torch.zeros(()), torch.zeros((), dtype=torch.float64)
+        assert [t.item() for t in own(*numbers)] == [t.item() for t in step(*numbers)]
+        _C.wait_for_kernels()
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+def test_convolutions_lie_in_memory_as_in_eager(numerics):
+    """Which kernel PyTorch takes, and so the strides, may depend on threads, samples and flags."""
+
+    def step(x, w, volume, kernel):
+        gradient = torch.autograd.grad(F.conv2d(x, w).sum(), w)[0]
+        return gradient, F.conv3d(volume, kernel, groups=2, padding=1)
+
+    own = lockstep.function(step, numerics=numerics, when="always")
+    w, kernel = torch.randn(16, 3, 1, 1, requires_grad=True), torch.randn(2, 1, 1, 1, 1)
+    threads = torch.get_num_threads()
+    try:
+        for count, samples in ((2, 2), (2, 2), (2, 3), (1, 3), (1, 2), (2, 17), (1, 17), (2, 4)):
+            torch.set_num_threads(count)
+            x = torch.randn(samples, 3, 6, 5).contiguous(memory_format=torch.channels_last)
+            volume = torch.randn(samples, 2, 5, 6, 2).contiguous(
+                memory_format=torch.channels_last_3d
+            )
+            for expected, found in zip(
+                step(x, w, volume, kernel), own(x, w, volume, kernel), strict=True
+            ):
+                assert found.stride() == expected.stride(), (count, samples)
+                torch.testing.assert_close(found, expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_batch_norm_whose_weight_overlaps_its_running_mean():
+    def step(x, memory):
+        mean, weight = memory[:4], memory[1:5]
+        return F.batch_norm(x, mean, torch.ones(4), weight, None, True, 0.1, 1e-5)
+
+    own = lockstep.function(step, when="always")
+    for _ in range(3):
+        x, memory = torch.randn(8, 4, 6, 6), torch.rand(8) + 1
+        twin = memory.clone()
+        torch.testing.assert_close(own(x, twin), step(x, memory))
+        assert torch.equal(twin, memory)
+
+
+def test_gradients_that_lie_with_channels_innermost(channels_innermost):
+    """As those of a head whose map is permuted before its loss: the map before it is hidden."""
+    body, head = nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 3, 1)
+
+    def step(x):
+        values = head(F.relu(body(x))).permute(0, 2, 3, 1).reshape(x.shape[0], -1, 3)
+        found = torch.autograd.grad(values.square().sum(), [*body.parameters(), *head.parameters()])
+        return values.detach(), *found
+
+    own = lockstep.function(step, when="always")
+    for _ in range(6):
+        x = torch.randn(2, 8, 16, 16)
+        for expected, found in zip(step(x), own(x), strict=True):
+            assert found.stride() == expected.stride()
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        _C.wait_for_kernels()
