@@ -206,6 +206,27 @@ def test_writes_through_two_views_of_memory_from_outside():
     check(make, calls=8)
 
 
+@item("6.data")
+def test_version_counters_of_views_whose_memory_has_moved():
+    """Two views share a counter, but no memory: each write counts for both, and once."""
+
+    def make(run):
+        flat = torch.randn(24)
+        grid = flat.view(2, 3, 4)
+        state = {"flat": flat, "grid": grid}
+
+        def step(x):
+            flat.data = flat.data * 0.5
+            written = [flat.view(6, 4)[::2], grid[0, 1]]
+            torch._foreach_maximum_(written, [busy(x)[0, 0] * torch.ones_like(t) for t in written])
+            torch._foreach_mul_(list(flat.chunk(3)), x[0, 0])
+            return [t._version for t in (flat, grid, *written)]
+
+        return Case(step, lambda i: (torch.randn(6, 6),), **state)
+
+    check(make)
+
+
 @item("6.out")
 def test_out_arguments_that_are_resized():
     """Empty ones are given the size of the result; those that keep their memory are aliases."""
