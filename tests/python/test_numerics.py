@@ -400,7 +400,7 @@ def test_a_number_is_written_with_a_wider_one_as_in_eager():
         quotient.div_(y.exp() * 1e40)
         return [product, difference, quotient]
 
-    own = lockstep.function(step, when="always")
+    own = default(step)
     for _ in range(4):
         numbers = torch.zeros(()), torch.zeros((), dtype=torch.float64)
         assert [t.item() for t in own(*numbers)] == [t.item() for t in step(*numbers)]
@@ -439,7 +439,7 @@ def test_batch_norm_whose_weight_overlaps_its_running_mean():
         mean, weight = memory[:4], memory[1:5]
         return F.batch_norm(x, mean, torch.ones(4), weight, None, True, 0.1, 1e-5)
 
-    own = lockstep.function(step, when="always")
+    own = default(step)
     for _ in range(3):
         x, memory = torch.randn(8, 4, 6, 6), torch.rand(8) + 1
         twin = memory.clone()
@@ -456,7 +456,7 @@ def test_gradients_that_lie_with_channels_innermost(channels_innermost):
         found = torch.autograd.grad(values.square().sum(), [*body.parameters(), *head.parameters()])
         return values.detach(), *found
 
-    own = lockstep.function(step, when="always")
+    own = default(step)
     for _ in range(6):
         x = torch.randn(2, 8, 16, 16)
         for expected, found in zip(step(x), own(x), strict=True):
