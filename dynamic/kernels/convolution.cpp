@@ -311,8 +311,7 @@ bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
     if (!stack[i].isTensor()) return false;
   auto gradient = stack[0].toTensor();
   c.input = stack[1].toTensor(), c.weight = stack[2].toTensor();
-  if (is_float_map(gradient) && !is_map(gradient, c)) gradient = gradient.contiguous();  // how it lies, eager does not ask
-  if (!is_map(gradient, c) || !is_map(c.input, c) || !read_geometry(c, stack, 4) || !can_choose(c)) return false;
+  if (!is_float_map(gradient) || !read_geometry(c, stack, 4) || !can_choose(c)) return false;
   const auto bias_sizes = stack[3].isNone() ? std::vector<int64_t>() : stack[3].toIntVector();
   const at::OptionalIntArrayRef sizes = stack[3].isNone() ? at::OptionalIntArrayRef() : bias_sizes;
   const auto wanted = stack[10].toBoolList();
@@ -320,6 +319,7 @@ bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
   if (!mask[1] && (mask[2] || !mask[0])) return false;  // PyTorch's kernel may give the weight's gradient with the bias's
   const auto s = shape_of(c);
   if (!fits(c, s)) return false;
+  if (!is_map(gradient, c)) gradient = gradient.contiguous();  // how it lies, eager does not ask
   Tensor input, weight, bias;
   if (mask[0]) input = input_gradient(c, gradient, s);
   if (mask[1]) {

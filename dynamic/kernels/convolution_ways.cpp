@@ -16,18 +16,16 @@ bool products_are_shared() { return has_board() && has_shared_products(); }
 
 namespace {
 
-using at::Tensor;
-
 // (A, B, L) -> (B, A, L)
 at::Tensor swap_outer(const at::Tensor& tensor, int64_t a, int64_t b) {
   return tensor.view({a, b, -1}).transpose(0, 1).contiguous();
 }
 
-Tensor multiply(const Tensor& left, const Tensor& right) {
+at::Tensor multiply(const at::Tensor& left, const at::Tensor& right) {
   return products_are_shared() ? multiply_in_parts(left, right, std::nullopt) : at::mm(left, right);
 }
 
-Tensor multiply_all(const Tensor& left, const Tensor& right) {
+at::Tensor multiply_all(const at::Tensor& left, const at::Tensor& right) {
   return products_are_shared() ? multiply_all_in_parts(left, right) : at::bmm(left, right);
 }
 

@@ -39,7 +39,7 @@ std::optional<std::vector<Piece>> pieces_of(const std::vector<at::Tensor>& tenso
   return pieces;
 }
 
-// body(piece) for each, shared out unless there is but little.
+// body(index) for each piece, shared out unless there is but little.
 template <class Body>
 void each_piece(const std::vector<Piece>& pieces, Body body) {
   int64_t values = 0;

@@ -349,7 +349,8 @@ bool is_transposed_in_space(const Asked& asked) {
   return asked.inputs[0].sizes.size() == 5 && asked.args[6].isBool() && asked.args[6].toBool();
 }
 std::optional<Results> of_convolution(const Asked& asked) {
-  if (!is_map_and_kernel(asked, 0) || is_transposed_in_space(asked) || !asked.is_as_known(2) || !asked.is_fixed_from(3)) return std::nullopt;
+  if (!is_map_and_kernel(asked, 0) || is_transposed_in_space(asked) || !asked.is_as_known(2) || !asked.is_fixed_from(3))
+    return std::nullopt;
   const auto& map = asked.inputs[0].sizes;
   const auto window = window_in(asked.args.slice(3), map.size() - 2);
   const auto sizes = window ? convolved(map, asked.inputs[1].sizes, *window) : std::nullopt;

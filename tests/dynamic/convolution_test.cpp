@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "dynamic/kernels/kernel_choice.h"
+#include "dynamic/kernels/shared_product.h"
 #include "tests/support/helped_board.h"
 
 namespace lockstep::dynamic {
@@ -187,6 +188,22 @@ TEST(Strips, ManyOfThemAndThreads) {
   }
   at::set_num_threads(before);
   forced_way = -1;
+}
+
+TEST(Convolution, ProductsGoOnTheBoard) {
+  if (!has_shared_products()) GTEST_SKIP() << "no BLAS";
+  const HelpedBoard board;
+  const std::vector<int64_t> one{1, 1}, zero{0, 0};
+  const auto x = at::randn({4, 64, 32, 32}), w = at::randn({64, 64, 1, 1});
+  const auto expected = at::convolution(x, w, {}, one, zero, one, false, zero, 1);
+  forced_way = 3;  // by samples: nothing but products
+  for (int call = 0; call < 1000 && board.helped() == 0; ++call) {
+    torch::jit::Stack stack{x, w, c10::IValue(), one, zero, one, false, zero, int64_t{1}};
+    ASSERT_TRUE(try_convolution(stack));
+    expect_near(stack[0].toTensor(), expected, expected, "forward");
+  }
+  forced_way = -1;
+  EXPECT_GT(board.helped(), 0);
 }
 
 TEST(Convolution, LeavesWhatCannotBe) {

@@ -405,10 +405,8 @@ def test_a_decorated_function_calls_itself_as_deeply_as_another():
     for when in ("always", "never"):
         assert abs(deepest(lockstep.function(when=when)) - plain) < 20
     before = sys.getrecursionlimit()
-    sys.setrecursionlimit(
-        100_000
-    )  # the stack of C++ ends first: an error, not the end of the process
-    try:
+    sys.setrecursionlimit(100_000)
+    try:  # the stack of C++ ends first: an error, not the end of the process
         assert deepest(lockstep.function) > 2000
     finally:
         sys.setrecursionlimit(before)
