@@ -18,9 +18,20 @@ STEPS_A_QUARTER = 2
 @lru_cache(maxsize=1)
 def chorales() -> tuple[tuple[int, ...], ...]:
     """The tokens of each chorale, soprano to bass for each eighth in turn."""
-    from music21 import corpus
+    return tuple(encode(parse(name)) for name in CHORALES)
 
-    return tuple(encode(corpus.parse(name)) for name in CHORALES)
+
+def parse(name: str):
+    """The score of that name in music21's corpus, of its source.
+
+    `corpus.parse` writes a copy into the temporary folder and reads it back, which breaks where
+    two processes do so at once.
+    """
+    from music21 import converter, corpus
+
+    reader = converter.Converter()
+    reader.parseFileNoPickle(corpus.getWork(name))
+    return reader.stream
 
 
 def encode(score) -> tuple[int, ...]:

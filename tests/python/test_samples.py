@@ -53,6 +53,15 @@ def test_a_way_that_was_taken_does_not_diverge_again(name):
     assert lockstep.stats(copy.step)["divergences"] == 0
 
 
+def test_reading_data_leaves_no_files_that_another_process_could_meet(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    modules = ", ".join(f"samples.{name}.program" for name in NAMES)
+    code = f"import {modules}\nfor name in {NAMES}: getattr(samples, name).program.make('small', 0)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_sample_folder_is_complete(name):
     folder = ROOT / "samples" / name
