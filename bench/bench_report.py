@@ -96,6 +96,21 @@ def graph_table(programs):
     return table(head, rows) if rows else ""
 
 
+def choice_table(programs):
+    """What auto chose, alone in its process, and on what figures (of its last measurement)."""
+    ways = ("behind", "yielding", "inplace", "eager")
+    rows = []
+    for program, result in programs.items():
+        variants = result.get("alone", {}).get("auto", {}).get("variants", {})
+        choice = variants.get("auto", {}).get("stats", {}).get("auto")
+        if not choice:
+            continue
+        figures = [choice[f"{way}_seconds"] * 1e3 for way in ways]
+        cells = [f"{figure:.2f}" if figure else "-" for figure in figures]
+        rows.append([program, choice["way"] if choice["is_settled"] else "-", *cells])
+    return table(["program", "auto chose", *(f"{way} ms" for way in ways)], rows) if rows else ""
+
+
 def memory_table(programs):
     head = [
         "program",
@@ -164,6 +179,7 @@ def markdown(results):
     sections = [
         ("Interleaved in one process", times_table(programs, "interleaved")),
         ("Each alone in a process", times_table(programs, "alone")),
+        ("What auto chose there", choice_table(programs)),
         ("What ran where (when=always)", graph_table(programs)),
         ("Peak memory", memory_table(programs)),
         ("First call, fresh processes", first_table(programs)),
