@@ -480,7 +480,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   }
   if (signature && can_run_on_host(op, *signature)) return run_small(op, stack, *signature);
   if (!signature || synchronous_ || must_wait(op, args, is_resolved)) {
-    if (signature && !synchronous_ && can_run_at_once(op)) return run_small(op, stack, *signature);
+    if (signature && !synchronous_ && can_run_at_once(op, *signature)) return run_small(op, stack, *signature);
     return ask_and_wait(op, stack, node, signature);
   }
   ask(op, stack, node, *signature);

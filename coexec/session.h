@@ -143,7 +143,7 @@ class Session final : public tracer::OpSink {
   bool runs_on_one_thread() const;
   bool resolve_masks(const graph::OpInfo& op, torch::jit::Stack* stack);
   bool can_run_on_host(const graph::OpInfo& op, const graph::Signature& signature);
-  bool can_run_at_once(const graph::OpInfo& op);
+  bool can_run_at_once(const graph::OpInfo& op, const graph::Signature& signature);
   bool is_pending(const OperandView& view);
   bool take_operands_at_rest();
   bool must_wait(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args, bool is_resolved);

@@ -71,7 +71,7 @@ bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
     may_decide &= counts;
   }
   const int64_t most = op.writes ? kHostWritten : kHostElements;
-  if (function_->fuses && !dynamic::rounds_as_eager(op)) return false;  // whether it is at rest is a matter of time
+  if (function_->fuses && !dynamic::rounds_as_eager(op, signature)) return false;  // whether it is at rest is a matter of time
   for (const auto& view : operands_) {
     if (!view.storage) continue;
     const auto elements = view.tensor->numel();
@@ -83,8 +83,9 @@ bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
 }
 
 // What would be waited for behind all that was asked, though nothing that it touches is pending.
-bool Session::can_run_at_once(const OpInfo& op) {
-  const bool has_one_kernel = function_->is_strict || (dynamic::rounds_as_eager(op) && !dynamic::may_round_otherwise(op));
+bool Session::can_run_at_once(const OpInfo& op, const Signature& signature) {
+  const bool has_one_kernel =
+      function_->is_strict || (dynamic::rounds_as_eager(op, signature) && !dynamic::may_round_otherwise(op));
   return has_one_kernel && !op.draws && runs_on_one_thread() && take_operands_at_rest();
 }
 

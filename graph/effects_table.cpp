@@ -160,6 +160,9 @@ constexpr const char* kMoving[] = {
     "aten::roll", "aten::sort", "aten::stack", "aten::take", "aten::topk", "aten::tril", "aten::tril_", "aten::triu",
     "aten::triu_"};
 
+constexpr const char* kOfLayouts[] = {"aten::full_like", "aten::new_full",  "aten::new_ones",
+                                      "aten::new_zeros", "aten::ones_like", "aten::zeros_like"};
+
 }  // namespace
 
 void correct_effects(OpInfo& info) {
@@ -171,6 +174,7 @@ void correct_effects(OpInfo& info) {
   info.puts_by_index = base == "aten::index_put" || base == "aten::index_put_" || base == "aten::_index_put_impl_";
   info.asks_for_threads = base == "aten::convolution" || base == "aten::convolution_backward";
   info.moves_values = std::ranges::find(kMoving, base) != std::end(kMoving);
+  info.reads_layouts_alone = !info.writes && std::ranges::find(kOfLayouts, base) != std::end(kOfLayouts);
   if (info.draws) info.layout_from_scalars = true;  // bad scalars raise: only values seen before run behind
   if (info.name == "aten::bernoulli_.float" || info.name == "aten::bernoulli.p" ||
       base == "aten::native_dropout") {

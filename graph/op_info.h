@@ -69,6 +69,7 @@ struct OpInfo {
   bool layout_from_scalars = true;  // scalar values may decide output layouts
   bool is_pointwise = false;
   bool moves_values = false;        // gives values of its operands, or their places: nothing is rounded
+  bool reads_layouts_alone = false; // of its operands: their values may be pending
   bool returns_out = false;         // an out= variant: may resize what it writes
   bool writes = false;              // some argument is written
   bool has_nested_tensors = false;  // in some argument

@@ -39,9 +39,26 @@ constexpr int64_t kShortestRow = 8;  // worth a vector
 
 bool is_innermost_dim(const Layout& layout, int dim) { return layout.strides[dim] == 1 && layout.sizes[dim] > 1; }
 
-// The first result fills the space; further ones have one value a row.
-bool has_results_by_row(const graph::Signature& signature, int folded) {
-  for (size_t i = 1; i < signature.outputs.size(); ++i) {
+// Totals have one value, or one for each place in a row. What they come to depends on the order of the rows.
+constexpr int64_t kLongestRowOfTotals = 16384;
+bool has_totals_of_rows(const graph::Signature& signature, const OpRow& row, const Layout& space, int folded) {
+  if (row.total == jit::Total::kNone) return true;
+  if (!space.is_contiguous() || space.sizes[folded] > kLongestRowOfTotals) return false;
+  for (size_t i = row.first_total; i < signature.outputs.size(); ++i) {
+    const auto& output = signature.outputs[i];
+    if (!output.is_defined() || !is_plain(output) || output.dtype != space.dtype || !output.is_contiguous() ||
+        output.storage_group != static_cast<int>(i) || !broadcasts_to(output, space))
+      return false;
+    for (size_t dim = 0; dim + 1 < output.sizes.size(); ++dim)
+      if (output.sizes[dim] != 1) return false;
+  }
+  return true;
+}
+
+// The first result fills the space; further ones have one value a row, before there are totals.
+bool has_results_by_row(const graph::Signature& signature, const OpRow& row, int folded) {
+  const size_t end = row.total == jit::Total::kNone ? signature.outputs.size() : row.first_total;
+  for (size_t i = 1; i < end; ++i) {
     const auto& output = signature.outputs[i];
     auto sizes = signature.outputs[0].sizes;
     sizes[folded] = 1;
@@ -83,7 +100,9 @@ FusionFacts find_facts(const Event& event) {
     ++operand;
   }
   if ((facts.written >= 0) == !signature.outputs.empty()) return facts;
-  facts.target = facts.written >= 0 ? &signature.inputs[facts.written] : &signature.outputs[0];
+  const bool has_totals_alone = row->total != jit::Total::kNone && row->first_total == 0;
+  const auto& read = facts.written >= 0 ? signature.inputs[facts.written] : signature.inputs[0];
+  facts.target = facts.written >= 0 || has_totals_alone ? &read : &signature.outputs[0];
   const bool copies = op.base == "aten::copy_" || op.base == "aten::_to_copy";
   if (!is_plain(*facts.target) || facts.target->sizes.size() > kMaxRank || facts.target->numel() == 0 ||
       !facts.target->is_without_overlap())
@@ -99,7 +118,8 @@ FusionFacts find_facts(const Event& event) {
   if (row->folds) {
     facts.folded = row->folds(event);
     if (facts.folded < 0 || facts.target->sizes.empty() || !is_innermost_dim(*facts.target, facts.folded) ||
-        facts.target->sizes[facts.folded] < kShortestRow || !has_results_by_row(signature, facts.folded))
+        facts.target->sizes[facts.folded] < kShortestRow || !has_results_by_row(signature, *row, facts.folded) ||
+        !has_totals_of_rows(signature, *row, *facts.target, facts.folded))
       return facts;
   }
   facts.row = row;
@@ -146,6 +166,24 @@ bool FusedGroup::folds_as_the_others(const FusionFacts& facts) const {
   return folded_ < 0 ? is_innermost_dim(*facts_[0]->target, facts.folded) : folded_ == facts.folded;
 }
 
+// The order of the rows is the same whatever else is in the group.
+bool FusedGroup::can_be_added_up(const Event& event, const FusionFacts& facts) const {
+  if (!has_totals_ && facts.row->total == jit::Total::kNone) return true;
+  if (!events_.empty() && !facts_[0]->target->is_contiguous()) return false;
+  const auto is_hidden_operand = [](const Operand& operand) { return operand.storage && is_hidden(*operand.storage); };
+  return std::none_of(event.operands.begin(), event.operands.end(), is_hidden_operand) &&
+         std::none_of(buffers_.begin(), buffers_.end(), [](const BufferUse& buffer) { return is_hidden(*buffer.storage); });
+}
+
+// A total is not there before all rows are done.
+bool FusedGroup::reads_total(const Event& event) const {
+  return has_totals_ && std::any_of(event.operands.begin(), event.operands.end(), [&](const Operand& operand) {
+    return std::any_of(buffers_.begin(), buffers_.end(), [&](const BufferUse& buffer) {
+      return buffer.total != jit::Total::kNone && buffer.storage == operand.storage.get();
+    });
+  });
+}
+
 // The next round of a loop (over parameters, mostly), which has nothing to do with the one before it.
 bool FusedGroup::begins_another_round(const Event& event) const {
   for (const auto& operand : event.operands)
@@ -178,7 +216,8 @@ bool FusedGroup::try_add(Event& event) {
         !folds_as_the_others(facts) || begins_another_round(event))
       return false;
   }
-  if (has_loose_tensor(event) || overlaps_another_layout(event, facts)) return false;
+  if (has_loose_tensor(event) || overlaps_another_layout(event, facts) || !can_be_added_up(event, facts) || reads_total(event))
+    return false;
   events_.push_back(&event);
   facts_.push_back(&facts);
   first_wire_.push_back(static_cast<int>(wiring_.size()));
@@ -192,14 +231,18 @@ bool FusedGroup::try_add(Event& event) {
     wiring_.push_back(buffer);
   }
   first_result_.push_back(static_cast<int>(buffers_.size()));
-  for (const auto& output : event.signature->outputs)
-    buffers_.push_back({event.outputs[output.storage_group].get(), output.offset, &output, /*is_produced=*/true,
-                        /*is_written=*/true, /*held=*/1});
+  const auto& outputs = event.signature->outputs;
+  for (size_t i = 0; i < outputs.size(); ++i)
+    buffers_.push_back({event.outputs[outputs[i].storage_group].get(), outputs[i].offset, &outputs[i], /*is_produced=*/true,
+                        /*is_written=*/true, /*held=*/1,
+                        i >= facts.row->first_total ? facts.row->total : jit::Total::kNone});
+  has_totals_ |= facts.row->total != jit::Total::kNone;
   if (facts.folded >= 0) folded_ = facts.folded;
   return true;
 }
 
 bool FusedGroup::is_independent(const Event& event) const {
+  if (event.node->op->reads_layouts_alone) return true;
   for (size_t i = 0; i < event.operands.size(); ++i)
     for (const auto& buffer : buffers_)
       if (buffer.storage == event.operands[i].storage.get() && buffer.is_written) return false;
@@ -275,6 +318,7 @@ void FusedGroup::clear() {
   wiring_.clear();
   first_result_.clear();
   folded_ = -1;
+  has_totals_ = false;
 }
 
 }  // namespace lockstep::dynamic

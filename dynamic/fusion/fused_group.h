@@ -34,6 +34,7 @@ struct BufferUse {
   bool is_produced = false;               // made by an event of the group
   bool is_written = false;
   uint32_t held = 0;                      // references of the group's events
+  jit::Total total = jit::Total::kNone;   // smaller than the space: of all rows
 
   bool is_same_part(const Operand& operand, const graph::Layout& its_layout) const {
     return storage == operand.storage.get() && offset == operand.offset && layout->same_geometry(its_layout);
@@ -76,6 +77,8 @@ class FusedGroup {
   bool begins_another_round(const Event& event) const;
   bool can_be_innermost(const BufferUse& buffer) const;
   bool folds_as_the_others(const FusionFacts& facts) const;
+  bool can_be_added_up(const Event& event, const FusionFacts& facts) const;
+  bool reads_total(const Event& event) const;
 
   std::unordered_map<const graph::Signature*, FusionFacts> known_;
   uint64_t epoch_ = 0;
@@ -84,6 +87,7 @@ class FusedGroup {
   std::vector<BufferUse> buffers_;
   std::vector<int> first_wire_, wiring_, first_result_;
   int folded_ = -1;
+  bool has_totals_ = false;
   std::vector<bool> wanted_;
   bool is_innermost_ = false;  // its maps have their channels innermost
 };

@@ -60,6 +60,9 @@ Nest create_nest(const FusedGroup& group) {
   return nest;
 }
 
+// A result that the caches will not hold until somebody reads it goes past them.
+constexpr int64_t kStreamedBytes = 32 << 20;
+
 // What a spec says of a stride; everything else comes with the call.
 int64_t spec_stride(int64_t stride, bool is_innermost) {
   return stride == 0 || (is_innermost && stride == 1) ? stride : jit::kSymbolic;
@@ -88,6 +91,7 @@ class SpecBuilder {
     }
     for (int b = 0; b < static_cast<int>(current_.size()); ++b)
       if (group_.is_wanted(b)) result_.spec.store(spec_buffer(b, Access::kOut), current_[b]);
+    result_.spec.merge_repeats();
     return std::move(result_);
   }
 
@@ -95,13 +99,18 @@ class SpecBuilder {
   int spec_buffer(int buffer, Access access) {
     int& known = spec_buffers_[buffer];
     if (known >= 0) {
-      if (access != result_.spec.buffers[known].access) result_.spec.buffers[known].access = Access::kInOut;
+      auto& before = result_.spec.buffers[known];
+      if (access != before.access) before.access = Access::kInOut;
       return known;
     }
     const auto& strides = nest_.strides[buffer];
     std::vector<int64_t> said;
     for (size_t dim = 0; dim < strides.size(); ++dim) said.push_back(spec_stride(strides[dim], dim + 1 == strides.size()));
-    known = result_.spec.add_buffer(*jit_type(group_.buffers()[buffer].layout->dtype), access, std::move(said));
+    const auto& use = group_.buffers()[buffer];
+    const auto type = *jit_type(use.layout->dtype);
+    const bool streams = access == Access::kOut && use.layout->numel() * jit::bytes_of(type) >= kStreamedBytes;
+    known = use.total == jit::Total::kNone ? result_.spec.add_buffer(type, access, std::move(said), streams)
+                                           : result_.spec.add_total(type, use.total, std::move(said));
     result_.buffers.push_back(buffer);
     result_.strides.push_back(strides);
     return known;

@@ -2,6 +2,7 @@
 // LerpKernel.cpp, PointwiseOpsKernel.cpp).
 #include <ATen/core/Reduction.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -240,6 +241,42 @@ void layer_norm(OpBody& b) {
   b.finish(2, rstd);
 }
 
+// Layer norm's own sums over a row; the gradients of weight and bias are totals.
+void layer_norm_backward(OpBody& b) {
+  const Value gradient = b.in(0), size = b.number(b.row_size()), rstd = b.in(3);
+  const Value y = b.mul(b.sub(b.in(1), b.in(2)), rstd);
+  const Value slope = b.is_given(4) ? b.mul(gradient, b.in(4)) : gradient;
+  const Value shift = b.div(b.sum_of_row(slope), size), tilt = b.div(b.sum_of_row(b.mul(slope, y)), size);
+  b.finish(0, b.mul(rstd, b.sub(b.sub(slope, shift), b.mul(y, tilt))));
+  b.finish(1, b.mul(gradient, y));
+  b.finish(2, gradient);
+}
+int last_dim_of_gradient(const Event& event) {
+  if (event.args[2].toIntVector().size() != 1) return -1;
+  return static_cast<int>(event.signature->outputs[0].sizes.size()) - 1;
+}
+
+// ---- totals: of all rows
+
+void total(OpBody& b) { b.finish(b.in(0)); }
+int last_dim_of_first(const Event& event) { return static_cast<int>(event.signature->inputs[0].sizes.size()) - 1; }
+constexpr int64_t kShortestRowOfTotal = 64;  // short ones are better joined, as PyTorch's kernels do
+bool has_rows_of_total(const graph::Signature& signature) {
+  const auto& input = signature.inputs[0];
+  return c10::isFloatingType(input.dtype) && !input.sizes.empty() && input.sizes.back() >= kShortestRowOfTotal;
+}
+template <int dims>
+bool adds_rows_up(const Event& event) {
+  if (!keeps_type(event) || !has_rows_of_total(*event.signature)) return false;
+  const int rank = static_cast<int>(event.signature->inputs[0].sizes.size());
+  if (dims < 0 || event.args[dims].isNone()) return true;
+  auto given = event.args[dims].toIntVector();
+  for (auto& dim : given) dim += dim < 0 ? rank : 0;
+  for (int64_t dim = 0; dim + 1 < rank; ++dim)
+    if (std::find(given.begin(), given.end(), dim) == given.end()) return given.empty();
+  return true;
+}
+
 // ---- copies
 
 void copy(OpBody& b) { b.finish(b.in_own_type(0)); }
@@ -325,6 +362,12 @@ const std::unordered_map<std::string_view, OpRow>& rows() {
       {"_log_softmax_backward_data", {&log_softmax_backward, {}, {}, &keeps_type, &dim_at<2>}},
       {"nll_loss_backward", {&nll_loss_backward, {}, {4, 5}, &has_rows_of_classes, &of_classes, {0, 2}}},
       {"native_layer_norm", {&layer_norm, {}, {4}, &keeps_type, &last_dim}},
+      {"native_layer_norm_backward",
+       {&layer_norm_backward, {}, {}, &keeps_type, &last_dim_of_gradient, {}, jit::Total::kSum, 1}},
+      {"sum", {&total, {}, {}, &adds_rows_up<-1>, &last_dim_of_first, {}, jit::Total::kSum}},
+      {"sum.dim_IntList", {&total, {}, {}, &adds_rows_up<1>, &last_dim_of_first, {}, jit::Total::kSum}},
+      {"mean", {&total, {}, {}, &adds_rows_up<-1>, &last_dim_of_first, {}, jit::Total::kMean}},
+      {"mean.dim", {&total, {}, {}, &adds_rows_up<1>, &last_dim_of_first, {}, jit::Total::kMean}},
       {"clone", {&copy, {}, {}}},
       {"_to_copy", {&copy, {}, {}}},
       {"copy_", {&copy_over, {}, {}}},
@@ -372,11 +415,17 @@ bool rounds_as_eager(const graph::OpInfo& op) {
       "rsub", "lerp", "addcmul", "addcdiv", "pow", "exp", "expm1", "log", "log1p", "log2", "rsqrt", "tanh", "sigmoid",
       "erf", "sin", "cos", "leaky_relu_backward", "sigmoid_backward", "tanh_backward", "silu", "silu_backward", "gelu",
       "gelu_backward", "_softmax", "_safe_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
-      "native_layer_norm"};
+      "native_layer_norm", "native_layer_norm_backward", "sum", "mean"};
   std::string_view name = op.base;
   name.remove_prefix(name.find(':') + 2);
   if (name.ends_with('_')) name.remove_suffix(1);
   return place->second = !rounded.contains(name);
+}
+
+bool rounds_as_eager(const graph::OpInfo& op, const graph::Signature& signature) {
+  if (rounds_as_eager(op)) return true;
+  const auto* row = find_op_row(op);
+  return row->total != jit::Total::kNone && row->first_total == 0 && !has_rows_of_total(signature);
 }
 
 }  // namespace lockstep::dynamic

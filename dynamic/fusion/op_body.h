@@ -90,6 +90,8 @@ struct OpRow {
   bool (*accepts)(const Event& event) = nullptr;  // beyond what holds for all rows
   int (*folds)(const Event& event) = nullptr;     // the dim along which it adds up or compares; null: pointwise
   std::vector<int> by_row = {};                   // operands of rank 1 that have one value for each row that is folded
+  jit::Total total = jit::Total::kNone;  // of all rows: what the results hold from `first_total` on
+  size_t first_total = 0;                // 0: the op iterates over its first operand
 };
 
 // Null where the op is not written down.
@@ -97,5 +99,6 @@ const OpRow* find_op_row(const graph::OpInfo& op);
 bool has_pointwise_body(const graph::OpInfo& op);
 // Whether one element comes out with the same bits from a kernel of ours and from PyTorch's: it is no matter which runs.
 bool rounds_as_eager(const graph::OpInfo& op);
+bool rounds_as_eager(const graph::OpInfo& op, const graph::Signature& signature);  // in this call
 
 }  // namespace lockstep::dynamic

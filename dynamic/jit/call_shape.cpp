@@ -18,7 +18,9 @@ int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
 void cut_blocks(const LoopPlan& plan, CallShape& shape) {
   int64_t units = shape.reduced_rows;
-  if (plan.kind == NestKind::kRow && plan.reduced.empty()) {
+  if (plan.has_totals) {
+    shape.block_size = units = std::max<int64_t>(shape.vector_size, 1);
+  } else if (plan.kind == NestKind::kRow && plan.reduced.empty()) {
     units = shape.vector_size;
     shape.block_size = std::max(kRowBlock, round_up(divide_up(units, kMaxBlocks), kSegmentVectors * 2 * kLanes));
   } else if (plan.kind == NestKind::kRow) {
@@ -57,13 +59,13 @@ CallShape find_call_shape(const LoopPlan& plan, const std::vector<int64_t>& size
     shape.chunk_count = divide_up(shape.vector_size, shape.chunk_size);
     shape.item_count = shape.kept_points * shape.chunk_count;
   } else {
-    shape.is_split = shape.block_count > 1 && shape.item_count < kSplitItems;
+    shape.is_split = shape.block_count > 1 && shape.item_count < kSplitItems;  // never with totals
   }
   return shape;
 }
 
 CallModes find_call_modes(const LoopPlan& plan) {
-  if (plan.kind == NestKind::kPointwise) return {true, false};
+  if (plan.kind == NestKind::kPointwise || plan.has_totals) return {true, false};
   std::vector<int64_t> sizes;
   for (const LoopDim* dim : plan.dims()) {
     if (dim->size == kSymbolic) return {};

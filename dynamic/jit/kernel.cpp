@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <cstring>
+#include <numeric>
 
 #include "dynamic/jit/call_shape.h"
 #include "dynamic/threads/shared_loop.h"
@@ -47,6 +49,19 @@ Block create_block(size_t bytes) {
   Block block(static_cast<char*>(std::aligned_alloc(64, (bytes + 63) & ~size_t{63})));
   TORCH_CHECK(block, "kernel: no memory for ", bytes, " bytes");
   return block;
+}
+
+// In order, each column by itself; then the columns, where the target has a single element.
+template <typename Number>
+void add_lines(const char* memory, int64_t lines, int64_t pitch, int64_t columns, void* target, int64_t stride, double divisor) {
+  const auto* values = std::bit_cast<const Number*>(memory);
+  auto* out = static_cast<Number*>(target);
+  std::vector<double> sums(columns);
+  for (int64_t line = 0; line < lines; ++line)
+    for (int64_t column = 0; column < columns; ++column) sums[column] += values[line * pitch + column];
+  if (stride == 0) sums.assign(1, std::accumulate(sums.begin(), sums.end(), 0.0));
+  for (size_t column = 0; column < sums.size(); ++column)
+    out[static_cast<int64_t>(column) * stride] = static_cast<Number>(sums[column] / divisor);
 }
 
 }  // namespace
@@ -175,6 +190,8 @@ void Kernel::run(const Prepared& known, std::span<void* const> buffers, std::spa
   if (prepared.shape.item_count == 0) return;
   if (prepared.shape.is_split) {
     run_split(prepared);
+  } else if (plan_.has_totals) {
+    run_items_with_totals(prepared);
   } else {
     run_items(prepared);
   }
@@ -185,6 +202,51 @@ void Kernel::run_items(const Prepared& prepared) const {
   int64_t grain = std::max<int64_t>(1, kGrainElements / std::max<int64_t>(prepared.item_elements, 1));
   shared_loop(0, prepared.shape.item_count, grain,
                    [&](int64_t begin, int64_t end) { run_(prepared.words.data(), begin, end, take_scratch(bytes)); });
+}
+
+// Blocks of rows are what threads share; each has a line in memory for each total.
+void Kernel::run_items_with_totals(Prepared& prepared) const {
+  const CallShape& shape = prepared.shape;
+  const int64_t columns = shape.vector_size, rows = shape.item_count;
+  const int64_t blocks = (rows + kTotalRows - 1) / kTotalRows, pitch = (columns + kLanes - 1) / kLanes * kLanes;
+  struct Lines {
+    const Buffer& buffer;
+    char* memory;
+    void* target;
+    int64_t stride;  // of the target
+  };
+  std::vector<Lines> totals;
+  int64_t bytes_of_all = 0;
+  for (const Buffer& buffer : spec_.buffers)
+    if (buffer.total != Total::kNone) bytes_of_all += blocks * pitch * bytes_of(buffer.type);
+  const Block memory = create_block(bytes_of_all);
+  char* free = memory.get();
+  for (int b = 0; b < layout_.buffer_count; ++b) {
+    const Buffer& buffer = spec_.buffers[b];
+    if (buffer.total == Total::kNone) continue;
+    int64_t& address = prepared.words[layout_.buffer(b)];
+    totals.push_back({buffer, free, std::bit_cast<void*>(address), prepared.words[layout_.stride(b, layout_.dim_count - 1)]});
+    address = std::bit_cast<int64_t>(free);
+    free += blocks * pitch * bytes_of(buffer.type);
+  }
+  const size_t bytes = scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
+  const int64_t block_elements = std::max<int64_t>(1, kTotalRows * prepared.item_elements);
+  shared_loop(0, blocks, std::max<int64_t>(1, kGrainElements / block_elements), [&](int64_t begin, int64_t end) {
+    for (const Lines& lines : totals) {
+      const int64_t line = pitch * bytes_of(lines.buffer.type);
+      std::memset(lines.memory + begin * line, 0, (end - begin) * line);
+    }
+    run_(prepared.words.data(), begin * kTotalRows, std::min(end * kTotalRows, rows), take_scratch(bytes));
+  });
+  for (const Lines& lines : totals) {
+    const int64_t points = rows * (lines.stride ? 1 : columns);
+    const double divisor = lines.buffer.total == Total::kSum ? 1 : static_cast<double>(points);
+    if (lines.buffer.type == DType::kFloat32) {
+      add_lines<float>(lines.memory, blocks, pitch, columns, lines.target, lines.stride, divisor);
+    } else {
+      add_lines<double>(lines.memory, blocks, pitch, columns, lines.target, lines.stride, divisor);
+    }
+  }
 }
 
 void Kernel::run_split(Prepared& prepared) const {

@@ -94,6 +94,7 @@ class KernelEmitter {
   Value* load_total(ValueId value, const Point& point);
   Value* stash_address(ValueId value, const Point& point);
   void emit_store(ValueId store, Point& point);
+  void emit_total(ValueId store, Point& point);
   bool has_no_tail(int64_t width) const;
   std::vector<ValueId> roots_of(int pass) const;
   int pass_of_total(ValueId reduction) const;
@@ -106,6 +107,7 @@ class KernelEmitter {
 
   // row_code.cpp, column_code.cpp. Arguments of a pass function: words, item, block, partial, slots, scratch, stash.
   void emit_row_pass(int pass);
+  void find_lines(int pass, Value* item);
   void emit_row(int pass, const Needed& needed, Value* from, Value* to, Value* stash_row,
                 const std::vector<Value*>& wide);
   void emit_segment(int pass, const Needed& needed, const Point& row, Value* from, Value* to, Value* stash_row,

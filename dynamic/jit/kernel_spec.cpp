@@ -1,11 +1,17 @@
 #include "dynamic/jit/kernel_spec.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace lockstep::dynamic::jit {
 
 int KernelSpec::add_buffer(DType type, Access access, std::vector<int64_t> strides, bool streaming) {
   buffers.push_back({type, access, std::move(strides), streaming});
+  return static_cast<int>(buffers.size()) - 1;
+}
+
+int KernelSpec::add_total(DType type, Total total, std::vector<int64_t> strides) {
+  buffers.push_back({type, Access::kOut, std::move(strides), false, total});
   return static_cast<int>(buffers.size()) - 1;
 }
 
@@ -58,11 +64,33 @@ void KernelSpec::store(int buffer, ValueId value) {
   append({Op::k_store, type_of(value), {}, {value, -1, -1}, buffer});
 }
 
+void KernelSpec::merge_repeats() {
+  std::vector<Instruction> kept;
+  std::vector<ValueId> values;  // of the body, in `kept`
+  for (Instruction instruction : body) {
+    for (int k = 0; k < row_of(instruction.op).arity; ++k) instruction.operands[k] = values[instruction.operands[k]];
+    auto same = instruction.op == Op::k_store ? kept.end() : std::find(kept.begin(), kept.end(), instruction);
+    values.push_back(static_cast<ValueId>(same - kept.begin()));
+    if (same == kept.end()) kept.push_back(instruction);
+  }
+  body = std::move(kept);
+}
+
 int64_t KernelSpec::reduced_mask() const {
   for (const Instruction& instruction : body) {
     if (instruction.op == Op::k_reduce) return instruction.immediate;
   }
   return 0;
+}
+
+bool KernelSpec::has_totals() const {
+  return std::any_of(buffers.begin(), buffers.end(), [](const Buffer& buffer) { return buffer.total != Total::kNone; });
+}
+
+int KernelSpec::innermost() const {
+  int dim = static_cast<int>(sizes.size()) - 1;
+  while (dim >= 0 && sizes[dim] == 1) --dim;
+  return dim;
 }
 
 }  // namespace lockstep::dynamic::jit

@@ -5,7 +5,9 @@
 //   - a Reduce folds the reduced dims and its result is there again at each of their points;
 //   - the order in which a Reduce adds depends on the sizes of the space alone, never on the other ops, on strides, on
 //     threads or on the width of the host's vectors. So the dims must be given as the ops see them, outermost first,
-//     in memory order (reduced dims are not collapsed here).
+//     in memory order (reduced dims are not collapsed here);
+//   - a total is an output that is broadcast along all dims but the innermost, or along all: it holds what is stored at
+//     the points that share an element added up, in an order of which the same holds.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +42,8 @@ inline constexpr int kMaxDims = 8;
 inline constexpr int kMaxBuffers = 64;
 
 enum class Access : uint8_t { kIn, kOut, kInOut };
+enum class Total : uint8_t { kNone, kSum, kMean };
+inline constexpr const char* kTotalNames[] = {"", "sum", "mean"};
 
 // Buffers of one spec do not overlap each other; what is read and written is one buffer with kInOut.
 struct Buffer {
@@ -47,6 +51,7 @@ struct Buffer {
   Access access = Access::kIn;
   std::vector<int64_t> strides;  // in elements, one a dim; 0 broadcasts
   bool streaming = false;        // written past the cache if alignment allows; for results much larger than it
+  Total total = Total::kNone;
   bool operator==(const Buffer&) const = default;
 };
 
@@ -73,6 +78,7 @@ struct KernelSpec {
 
   // For making one. The result is checked by verify_spec, not here.
   int add_buffer(DType type, Access access, std::vector<int64_t> strides, bool streaming = false);
+  int add_total(DType type, Total total, std::vector<int64_t> strides);
   int add_scalar(DType type);
   ValueId load(int buffer);
   ValueId scalar(int index);
@@ -86,9 +92,15 @@ struct KernelSpec {
   ValueId reduce(ReduceKind kind, ValueId value, const std::vector<int>& dims);
   void store(int buffer, ValueId value);
 
+  // What is computed twice is computed once; no bits change.
+  void merge_repeats();
+
   DType type_of(ValueId value) const { return body[value].type; }
   // The dims that its Reduces fold, as a mask; 0 without any.
   int64_t reduced_mask() const;
+  bool has_totals() const;
+  // The innermost dim that is not 1, or -1.
+  int innermost() const;
 
  private:
   ValueId append(Instruction instruction);

@@ -67,7 +67,8 @@ void split_dims(const KernelSpec& spec, LoopPlan& plan) {
     if (spec.sizes[dim] == 1) continue;
     if (is_reduced) {
       plan.reduced.push_back({{dim}, spec.sizes[dim]});
-    } else if (!kept.empty() && kept.back().sources.back() == last && can_collapse(spec, last, dim)) {
+    } else if (!kept.empty() && kept.back().sources.back() == last && !(plan.has_totals && dim == spec.innermost()) &&
+               can_collapse(spec, last, dim)) {
       kept.back().sources.push_back(dim);
       kept.back().size = product(kept.back().size, spec.sizes[dim]);
     } else {
@@ -75,7 +76,13 @@ void split_dims(const KernelSpec& spec, LoopPlan& plan) {
     }
     last = dim;
   }
-  if (plan.reduced_mask == 0) {
+  if (plan.reduced_mask == 0 && plan.has_totals) {
+    plan.kind = NestKind::kRow;
+    if (!kept.empty()) {
+      plan.vector = kept.back();
+      kept.pop_back();
+    }
+  } else if (plan.reduced_mask == 0) {
     plan.kind = NestKind::kPointwise;
     if (!kept.empty()) {
       size_t at = choose_vector_dim(spec, kept);
@@ -111,6 +118,10 @@ void place_in_passes(const KernelSpec& spec, LoopPlan& plan) {
     const Buffer& buffer = spec.buffers[instruction.immediate];
     int pass = buffer.access == Access::kOut ? plan.facts[i].level : plan.level_count;
     if (pass >= static_cast<int>(plan.passes.size())) plan.passes.resize(pass + 1);
+    if (buffer.total != Total::kNone) {
+      plan.passes[pass].totals.push_back(i);
+      continue;
+    }
     plan.passes[pass].stores.push_back(i);
     plan.passes[pass].streams |= buffer.streaming && plan.stride(spec, instruction.immediate, plan.vector) == 1;
   }
@@ -141,6 +152,7 @@ void find_stashes(const KernelSpec& spec, LoopPlan& plan) {
     std::vector<char> is_needed(spec.body.size());
     for (ValueId root : plan.passes[pass].reductions) is_needed[spec.body[root].operands[0]] = 1;
     for (ValueId root : plan.passes[pass].stores) is_needed[spec.body[root].operands[0]] = 1;
+    for (ValueId root : plan.passes[pass].totals) is_needed[spec.body[root].operands[0]] = 1;
     for (ValueId i = static_cast<ValueId>(spec.body.size()) - 1; i >= 0; --i) {
       if (!is_needed[i] || spec.body[i].op == Op::k_reduce || plan.slots[i] >= 0) continue;
       if (is_expensive(spec.body[i].op) && plan.varies(i, plan.vector)) {
@@ -181,6 +193,7 @@ bool LoopPlan::varies(ValueId value, const LoopDim& dim) const {
 LoopPlan make_plan(const KernelSpec& spec) {
   LoopPlan plan;
   plan.reduced_mask = spec.reduced_mask();
+  plan.has_totals = spec.has_totals();
   plan.facts = find_facts(spec);
   split_dims(spec, plan);
   place_in_passes(spec, plan);

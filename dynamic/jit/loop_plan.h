@@ -9,6 +9,9 @@
 // of a row that several passes need are kept in a stash. The reduced space is cut into blocks whose size follows from
 // the sizes alone; partial results of blocks are added in order, by one thread or by several, which gives the same
 // bits.
+//
+// A kernel with totals is a row nest, whose rows may be folded or not: each kTotalRows rows add up in a line of their
+// own, lane by lane; the lines are added in order when all rows are done.
 #pragma once
 
 #include <vector>
@@ -20,6 +23,7 @@ namespace lockstep::dynamic::jit {
 
 inline constexpr int kLanes = 16;               // of a vector, whatever the host's registers hold
 inline constexpr int64_t kSegmentVectors = 64;  // additions in a row before a float32 sum moves on to float64
+inline constexpr int64_t kTotalRows = kSegmentVectors;
 
 enum class NestKind : uint8_t { kPointwise, kRow, kColumn };
 
@@ -31,6 +35,7 @@ struct LoopDim {
 struct Pass {
   std::vector<ValueId> reductions;
   std::vector<ValueId> stores;  // one element a point
+  std::vector<ValueId> totals;  // stores that add up
   bool streams = false;         // has a store that may go past the cache
 };
 
@@ -49,6 +54,7 @@ struct LoopPlan {
   int stash_count = 0;
   std::vector<ValueFacts> facts;
   int64_t reduced_mask = 0;
+  bool has_totals = false;
 
   std::vector<const LoopDim*> dims() const;  // kept, reduced, vector: the order of the call's words
   int64_t stride(const KernelSpec& spec, int buffer, const LoopDim& dim) const;

@@ -20,6 +20,7 @@ std::vector<ValueId> KernelEmitter::roots_of(int pass) const {
   std::vector<ValueId> roots;
   for (ValueId reduction : plan_.passes[pass].reductions) roots.push_back(spec_.body[reduction].operands[0]);
   for (ValueId store : plan_.passes[pass].stores) roots.push_back(spec_.body[store].operands[0]);
+  for (ValueId total : plan_.passes[pass].totals) roots.push_back(spec_.body[total].operands[0]);
   return roots;
 }
 
@@ -162,6 +163,19 @@ void KernelEmitter::emit_store(ValueId store, Point& point) {
   };
   if (!spec_.buffers[buffer].streaming || step != 1 || point.tail) return store_as(false);
   emit_if(builder_.CreateICmpNE(word(kStreams), constant(0)), [&] { store_as(true); }, [&] { store_as(false); });
+}
+
+// Into the line of the row's block, which is padded to whole vectors.
+void KernelEmitter::emit_total(ValueId store, Point& point) {
+  const Instruction& instruction = spec_.body[store];
+  const int buffer = static_cast<int>(instruction.immediate);
+  const int64_t bytes = bytes_of(instruction.type);
+  Value* lanes = point.values.at(instruction.operands[0]);
+  if (point.tail) lanes = builder_.CreateSelect(point.tail->mask, lanes, llvm::Constant::getNullValue(lanes->getType()));
+  Value* address = add_bytes(frame_.buffers[buffer], builder_.CreateMul(point.at, constant(bytes)));
+  const llvm::Align align(kLanes * bytes);
+  Value* sum = builder_.CreateAlignedLoad(lanes->getType(), address, align);
+  builder_.CreateAlignedStore(builder_.CreateFAdd(sum, lanes), address, align);
 }
 
 // The vector dim is a whole number of `width` lanes at every call.

@@ -25,9 +25,22 @@ Value* fold_lanes(CodeContext& code, ReduceKind kind, DType type, Value* lanes) 
 
 }  // namespace
 
+// Moves the addresses of totals to the lines of the row's block.
+void KernelEmitter::find_lines(int pass, Value* item) {
+  const auto& totals = plan_.passes[pass].totals;
+  if (totals.empty()) return;
+  Value* pitch = builder_.CreateAnd(builder_.CreateAdd(size(layout_.dim_count - 1), constant(kLanes - 1)), constant(-kLanes));
+  Value* before = builder_.CreateMul(builder_.CreateUDiv(item, constant(kTotalRows)), pitch);
+  for (ValueId store : totals) {
+    Value*& address = frame_.buffers[spec_.body[store].immediate];
+    address = add_bytes(address, builder_.CreateMul(before, constant(bytes_of(spec_.body[store].type))));
+  }
+}
+
 void KernelEmitter::emit_row_pass(int pass) {
   Value* partial = argument(3);
   decode_item(argument(1));
+  find_lines(pass, argument(1));
   Needed needed = find_needed(roots_of(pass), pass, false);
   std::vector<Value*> wide;
   for (ValueId reduction : plan_.passes[pass].reductions) {
@@ -157,6 +170,7 @@ void KernelEmitter::emit_row_body(int pass, const Needed& needed, const Point& r
     prefetch(point, static_cast<int>(plan_.kept.size()) - 1, 1);
   }
   for (ValueId store : plan_.passes[pass].stores) emit_store(store, point);
+  for (ValueId store : plan_.passes[pass].totals) emit_total(store, point);
   for (size_t i = 0; i < accumulators.size(); ++i) {
     ValueId reduction = plan_.passes[pass].reductions[i];
     llvm::Type* lane = narrow_lane(reduction);

@@ -128,6 +128,9 @@ const char* parse_buffer(LineParser& line, KernelSpec& spec) {
   if (access < 0) return "expected in, out or inout";
   buffer.access = static_cast<Access>(access);
   buffer.streaming = line.take("stream");
+  for (const Total total : {Total::kSum, Total::kMean}) {
+    if (line.take(kTotalNames[static_cast<int>(total)])) buffer.total = total;
+  }
   if (!line.take_type(buffer.type)) return "unknown type";
   if (!line.take_list(buffer.strides)) return "expected strides in brackets";
   spec.buffers.push_back(buffer);
@@ -239,8 +242,9 @@ std::string print_spec(const KernelSpec& spec) {
   out << '\n';
   for (size_t i = 0; i < spec.buffers.size(); ++i) {
     const Buffer& buffer = spec.buffers[i];
-    out << 'b' << i << " = " << kAccessNames[static_cast<int>(buffer.access)] << (buffer.streaming ? " stream " : " ")
-        << name_of(buffer.type) << ' ';
+    out << 'b' << i << " = " << kAccessNames[static_cast<int>(buffer.access)] << (buffer.streaming ? " stream " : " ");
+    if (buffer.total != Total::kNone) out << kTotalNames[static_cast<int>(buffer.total)] << ' ';
+    out << name_of(buffer.type) << ' ';
     print_list(out, buffer.strides);
     out << '\n';
   }

@@ -3,6 +3,7 @@
 //   dims [?, 768]
 //   b0 = in f32 [?, 1]
 //   b1 = out stream f32 [768, 1]
+//   b2 = out sum f32 [0, 1]
 //   s0 = f32
 //   %0 = load b0 : f32
 //   %1 = scalar s0 : f32
@@ -10,6 +11,7 @@
 //   %3 = mul %0 %2 : f32
 //   %4 = reduce sum [1] %3 : f32
 //   store b1 %4
+//   store b2 %3
 #pragma once
 
 #include <optional>

@@ -18,6 +18,8 @@ Problem check_space(const KernelSpec& spec) {
   }
   if (spec.buffers.size() > kMaxBuffers) return "more than " + std::to_string(kMaxBuffers) + " buffers";
   for (size_t i = 0; i < spec.buffers.size(); ++i) {
+    if (spec.buffers[i].total != Total::kNone && spec.buffers[i].access != Access::kOut)
+      return at_buffer(i) + "a total is an output alone";
     if (spec.buffers[i].strides.size() != spec.sizes.size()) return at_buffer(i) + "one stride a dim is wanted";
     for (int64_t stride : spec.buffers[i].strides) {
       if (stride < 0 && stride != kSymbolic) return at_buffer(i) + "negative stride " + std::to_string(stride);
@@ -89,9 +91,26 @@ Problem check_special(const KernelSpec& spec, const Instruction& instruction, si
   }
 }
 
+// A total holds one element, or one for each point of the innermost dim, which is all that may be reduced beside it.
+Problem check_total(const KernelSpec& spec, const Instruction& store) {
+  const Buffer& buffer = spec.buffers[store.immediate];
+  const auto problem = [&](const char* text) { return at_buffer(store.immediate) + text; };
+  if (buffer.type != DType::kFloat32 && buffer.type != DType::kFloat64) return problem("a total is f32 or f64");
+  if (buffer.streaming) return problem("a total is not streamed");
+  const int innermost = spec.innermost();
+  const int64_t reduced = spec.reduced_mask();
+  for (int dim = 0; dim < static_cast<int>(spec.sizes.size()); ++dim) {
+    if (dim == innermost || spec.sizes[dim] == 1) continue;
+    if (buffer.strides[dim] != 0) return problem("a total is broadcast along all dims but the innermost");
+    if (reduced >> dim & 1) return problem("beside a total the innermost dim alone may be reduced");
+  }
+  return {};
+}
+
 // An output holds one element for each point of the space, or for each kept point if it holds reduced values.
 Problem check_store(const KernelSpec& spec, const std::vector<ValueFacts>& facts, const Instruction& store) {
   const Buffer& buffer = spec.buffers[store.immediate];
+  if (buffer.total != Total::kNone) return check_total(spec, store);
   int64_t reduced = spec.reduced_mask();
   int zero_count = 0;
   int reduced_count = 0;

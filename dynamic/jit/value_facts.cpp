@@ -37,6 +37,7 @@ std::vector<ValueFacts> find_facts(const KernelSpec& spec) {
 bool is_reduced_store(const KernelSpec& spec, const Instruction& store) {
   int64_t reduced = spec.reduced_mask();
   const Buffer& buffer = spec.buffers[store.immediate];
+  if (buffer.total != Total::kNone) return false;
   for (size_t dim = 0; dim < spec.sizes.size(); ++dim) {
     if ((reduced >> dim & 1) && spec.sizes[dim] != 1) return buffer.strides[dim] == 0;
   }

@@ -205,5 +205,64 @@ TEST(Fuser, GroupingChangesNoBits) {
   }
 }
 
+TEST(Fuser, TotalsAreNotReadInTheirGroup) {
+  const auto x = at::randn({40, 70});
+  const std::vector<int64_t> rows{0}, columns{1};
+  Chain chain;
+  auto& product = chain.ask("aten::mul.Tensor", {x, x});
+  auto& sum = chain.ask("aten::sum.dim_IntList", {product.expected[0], rows, true, {}}, {product.result(0), rows, true, {}});
+  ASSERT_TRUE(chain.join(product) && chain.join(sum));
+  auto& less = chain.ask("aten::sub.Tensor", {x, sum.expected[0], 1}, {x, sum.result(0), 1});
+  EXPECT_FALSE(chain.join(less)) << "all rows are needed first";
+  EXPECT_FALSE(chain.fuser.is_independent(less.event));
+  EXPECT_TRUE(chain.join(chain.ask("aten::mean", {product.expected[0], {}}, {product.result(0), {}})));
+  EXPECT_TRUE(chain.join(chain.ask("aten::abs", {product.expected[0]}, {product.result(0)})));
+  chain.fuser.clear();
+  EXPECT_FALSE(chain.join(chain.ask("aten::sum.dim_IntList", {x, columns, false, {}}))) << "by row";
+  EXPECT_FALSE(chain.join(chain.ask("aten::sum.dim_IntList", {at::randn({70, 40}).t(), rows, false, {}}))) << "turned";
+  EXPECT_FALSE(chain.join(chain.ask("aten::sum.dim_IntList", {at::randn({70, 40}), rows, false, {}}))) << "short rows";
+  EXPECT_FALSE(chain.join(chain.ask("aten::sum", {at::randn({2, 20000}), {}}))) << "rows of several blocks";
+  ASSERT_TRUE(chain.join(chain.ask("aten::abs", {at::randn({70, 40}).t()})));
+  EXPECT_FALSE(chain.join(chain.ask("aten::mean", {x, {}}))) << "the group walks over its rows in another order";
+}
+
+// The gradient of a layer norm with what comes before and after it: the bits of each alone, and only what is held.
+TEST(Fuser, TotalsHaveTheSameBitsInEachGroup) {
+  const auto x = at::randn({300, 80}), g = at::randn({300, 80}), weight = at::rand({80}) + 0.5;
+  const std::vector<int64_t> width{80}, rows{0};
+  const auto norm = at::native_layer_norm(x, width, weight, weight, 1e-5);
+  const auto mean = std::get<1>(norm), rstd = std::get<2>(norm);
+  const std::array<bool, 3> mask{true, true, true};
+  auto build = [&](Chain& chain) {
+    std::vector<EventCase*> asked;
+    asked.push_back(&chain.ask("aten::mul.Scalar", {g, 0.3}));
+    asked.push_back(&chain.ask("aten::native_layer_norm_backward",
+                               {asked[0]->expected[0], x, width, mean, rstd, weight, weight, mask},
+                               {asked[0]->result(0), x, width, mean, rstd, weight, weight, mask}));
+    asked.push_back(&chain.ask("aten::mul.Tensor", {asked[1]->expected[0], g}, {asked[1]->result(0), g}));
+    asked.push_back(&chain.ask("aten::sum.dim_IntList", {asked[2]->expected[0], rows, true, {}},
+                               {asked[2]->result(0), rows, true, {}}));
+    return asked;
+  };
+  Chain together, apart;
+  auto ones = build(together), others = build(apart);
+  for (int round = 0; round < 2; ++round) {
+    const auto totals = {ones[1]->event.outputs[1], ones[1]->event.outputs[2], ones[3]->event.outputs[0]};
+    std::vector<StorageRef> held;
+    for (auto* made : others) held.insert(held.end(), made->event.outputs.begin(), made->event.outputs.end());
+    for (auto* made : ones) ASSERT_TRUE(together.join(*made));
+    together.run();
+    for (auto* made : others) {
+      ASSERT_TRUE(apart.join(*made));
+      apart.run();
+    }
+    KernelService::instance().wait();
+  }
+  for (const auto& [made, result] : {std::pair(1, 1), {1, 2}, {3, 0}}) {
+    EXPECT_TRUE(at::equal(ones[made]->result(result), others[made]->result(result)));
+    EXPECT_TRUE(at::allclose(ones[made]->result(result), ones[made]->expected[result], 1e-4, 1e-4));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::dynamic

@@ -173,6 +173,29 @@ std::vector<Sample> samples() {
            {"aten::native_layer_norm", {big, std::vector<int64_t>{1000}, kNone, kNone, 1e-5}, kUlps},
        })
     all.push_back(sample);
+  const auto add_backward = [&](const at::Tensor& input, const at::Tensor& slope, const c10::IValue& scale) {
+    const auto normed = at::native_layer_norm(input, {input.size(-1)}, {}, {}, 1e-5);
+    const std::vector<int64_t> width{input.size(-1)};
+    all.push_back({"aten::native_layer_norm_backward",
+                   {slope, input, width, std::get<1>(normed), std::get<2>(normed), scale, at::ones(width, input.options()),
+                    std::array<bool, 3>{true, true, true}},
+                   5e-5});
+  };
+  add_backward(x, y, weight);
+  add_backward(x.view({1, 37, 21}), y.view({1, 37, 21}), weight);
+  add_backward(big, other, positive({1000}));
+  add_backward(doubles, values(s).to(at::kDouble), positive({21}).to(at::kDouble));
+  const auto wide = positive({5, 66, 70}), tall = positive({1000, 64});
+  for (const auto& input : {wide, tall, wide.to(at::kDouble), big}) {
+    const int64_t rank = input.dim();
+    std::vector<int64_t> rows, every;
+    for (int64_t dim = 0; dim < rank; ++dim) every.push_back(dim - rank);
+    rows.assign(every.begin(), every.end() - 1);
+    for (const char* op : {"aten::sum", "aten::mean"}) all.push_back({op, {input, kNone}, 1e-5});
+    for (const char* op : {"aten::sum.dim_IntList", "aten::mean.dim"})
+      for (const auto& dims : {rows, every})
+        for (const bool keeps : {false, true}) all.push_back({op, {input, dims, keeps, kNone}, 1e-4});
+  }
   const auto targets = at::randint(0, 21, {37}, at::kLong), targets_of_21 = at::randint(0, 21, {21}, at::kLong);
   targets.slice(0, 0, 37, 5).fill_(-100);
   targets.slice(0, 1, 37, 7).fill_(3);
