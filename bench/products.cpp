@@ -1,5 +1,5 @@
-// Microseconds of small matrix products, PyTorch's and by our own loops in turn; medians, p10 and p90. JSON on the
-// standard output.
+// Microseconds of small matrix products, each way that can take them in turn; medians, p10 and p90. JSON on the standard
+// output.
 //     ninja -C build lockstep_bench_products && build/lockstep_bench_products [threads] [rounds]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -22,7 +22,7 @@ struct Case {
   bool is_left_turned, is_right_turned;
 };
 
-constexpr int kWays[] = {0, 2};  // as eager, by strips
+constexpr const char* kWays[] = {"eager", "onednn", "strips", "as_gradient", "parts"};
 constexpr int kCalls = 50;       // a sample
 
 at::Tensor make(int64_t count, int64_t rows, int64_t columns, bool is_turned) {
@@ -47,7 +47,7 @@ void measure(const Case& product, int round_count, bool is_last) {
   std::vector<double> times[std::size(kWays)];
   for (int round = -1; round < round_count; ++round) {
     for (size_t w = 0; w < std::size(kWays); ++w) {
-      lockstep::dynamic::forced_way = kWays[w];
+      lockstep::dynamic::forced_way = static_cast<int>(w);
       const double time = microseconds(product, left, right);
       if (round >= 0) times[w].push_back(time);
     }
@@ -57,8 +57,8 @@ void measure(const Case& product, int round_count, bool is_last) {
           std::to_string(product.depth) + "x" + std::to_string(product.columns) + (product.is_right_turned ? "t" : "");
   std::printf("  \"%s\": {", name.c_str());
   for (size_t w = 0; w < std::size(kWays); ++w)
-    std::printf("\"%s\": {\"median\": %.1f, \"p10\": %.1f, \"p90\": %.1f}%s", w ? "own" : "eager", quantile(times[w], .5),
-                quantile(times[w], .1), quantile(times[w], .9), w ? "}" : ", ");
+    std::printf("\"%s\": {\"median\": %.1f, \"p10\": %.1f, \"p90\": %.1f}%s", kWays[w], quantile(times[w], .5),
+                quantile(times[w], .1), quantile(times[w], .9), w + 1 == std::size(kWays) ? "}" : ", ");
   std::printf(is_last ? "\n" : ",\n");
 }
 
@@ -72,7 +72,10 @@ int main(int argc, char** argv) {
       {0, 24, 192, 768, false, false}, {0, 24, 768, 192, false, true},  {0, 192, 24, 768, true, false},
       {0, 8, 256, 1024, false, false}, {0, 64, 128, 512, false, false}, {0, 100, 256, 300, false, true},
       {32, 50, 32, 50, false, true},   {32, 50, 50, 32, false, false},  {64, 64, 32, 64, false, true},
-      {64, 64, 64, 32, true, false},
+      {64, 64, 64, 32, true, false},   {0, 576, 128, 128, false, true}, {0, 576, 128, 128, false, false},
+      {0, 128, 576, 128, true, false}, {0, 512, 128, 384, false, true}, {0, 384, 512, 128, true, false},
+      {0, 128, 128, 256, false, true}, {0, 256, 128, 128, true, false}, {24, 96, 32, 96, false, true},
+      {24, 96, 96, 32, false, false},  {24, 96, 96, 32, true, false},   {24, 32, 96, 96, true, false},
   };
   std::printf("{\n");
   for (const auto& product : kCases) measure(product, round_count, &product == std::end(kCases) - 1);
