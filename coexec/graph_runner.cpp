@@ -69,6 +69,19 @@ void adopt_float_mode(const dynamic::Event& event) {
 
 }  // namespace
 
+namespace {
+
+bool try_add(dynamic::Fuser& fuser, dynamic::Event& event) {
+  const dynamic::HiddenLayoutReader reader;  // it may restore some
+  try {
+    return fuser.try_add(event);
+  } catch (...) {  // for want of memory: will happen again where it is said whose it was
+    return false;
+  }
+}
+
+}  // namespace
+
 void GraphRunner::run_single(dynamic::Event& event) {
   if (has_failed()) return;
   const dynamic::HiddenLayoutReader reader;
@@ -95,7 +108,7 @@ void GraphRunner::run_group(dynamic::Fuser& fuser) {
 
 // Before a group that waits. Its kernel is the one that it would have had in a group: which events wait is chance.
 void GraphRunner::run_passing(dynamic::Event& event) {
-  if (passing_.try_add(event)) {
+  if (try_add(passing_, event)) {
     run_group(passing_);
   } else {
     run_single(event);
@@ -108,7 +121,7 @@ size_t GraphRunner::run_fused() {
   size_t count = 1, passed = 0;
   while (count < channel_.pending() && !channel_.is_awaited(count)) {
     auto& event = channel_.front(count);
-    if (!fuser_.try_add(event)) {
+    if (!try_add(fuser_, event)) {
       if (passed == kMaxPassed || event.capture || !fuser_.is_independent(event)) break;
       run_passing(event);
       ++passed;
@@ -129,7 +142,7 @@ size_t GraphRunner::run_fused() {
 void GraphRunner::run_front() {
   const dynamic::TimedScope timed(dynamic::skeleton::runner);
   size_t count = 1;
-  if (auto& event = channel_.front(); !has_failed() && fuser_.try_add(event)) {
+  if (auto& event = channel_.front(); !has_failed() && try_add(fuser_, event)) {
     count = run_fused();
   } else {
     run_single(event);

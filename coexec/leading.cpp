@@ -16,6 +16,7 @@
 #include "coexec/call_recorder.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
+#include "dynamic/kernels/map_order.h"
 #include "dynamic/shapes/shape_inference.h"
 #include "dynamic/shapes/shape_memo.h"
 #include "dynamic/threads/thread_team.h"
@@ -709,6 +710,7 @@ Session::Placeholders Session::push_event(Event& event) {
       storages.push_back(create_pending_storage(layout.storage_bytes, std::move(twin), &link));
       claim(*link, *event.node, i);
       link->written = link->read = number;
+      link->may_be_hidden = event.may_hide() && dynamic::is_map(layout);
       track_unpublished(link);
     }
     placeholders.push_back(create_placeholder(storages[layout.storage_group], layout));

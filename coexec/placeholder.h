@@ -16,6 +16,7 @@
 
 #include "coexec/spin_lock.h"
 #include "dynamic/vm/event.h"
+#include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/recycled.h"
 
 namespace lockstep::coexec {
@@ -33,9 +34,14 @@ struct Link : dynamic::Recycled<Link> {
   std::atomic<int> exposures{0};  // who else may read or write the memory at any time
   uint32_t producer = 0;        // node of the event that made it, in call `call`
   uint16_t output = 0;
+  bool may_be_hidden = false;   // a map, until it is published (dynamic/vm/hidden_layout.h)
   uint64_t call = 0;
   size_t list_index = 0;        // in the session's list of unpublished links
 
+  // Looking at it changes its order: who was asked for before that should find it as it is.
+  bool is_perhaps_hidden() const {
+    return may_be_hidden && !is_published.load(std::memory_order_acquire) && dynamic::some_are_hidden();
+  }
   bool is_exposed() const { return exposures.load(std::memory_order_relaxed) > 0; }
 
   Link(StorageRef t, const c10::weak_intrusive_ptr<c10::StorageImpl>& u) : twin(std::move(t)), user(u) {}

@@ -295,8 +295,12 @@ void Session::drain() {
 }
 
 void Session::wait_for(Link& link) {
-  if (link.session && !link.session->runner_.channel().is_done(link.written))
-    link.session->wait_done(link.written, /*interruptible=*/true);
+  const auto wait_until = [&link](const uint64_t& number) {
+    if (link.session && !link.session->runner_.channel().is_done(number))
+      link.session->wait_done(number, /*interruptible=*/true);
+  };
+  wait_until(link.written);
+  if (link.is_perhaps_hidden()) wait_until(link.read);
   publish(&link);
   raise_failure();
 }

@@ -107,7 +107,7 @@ bool Session::is_pending(const OperandView& view) {
 // False where one of them is pending.
 bool Session::take_operands_at_rest() {
   for (const auto& view : operands_)
-    if (is_pending(view)) return false;
+    if (is_pending(view) || (view.link && view.link->is_perhaps_hidden())) return false;
   for (auto& view : operands_)
     if (view.link) publish(view.link);
   return true;

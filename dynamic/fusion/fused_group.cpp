@@ -167,12 +167,9 @@ bool FusedGroup::folds_as_the_others(const FusionFacts& facts) const {
 }
 
 // The order of the rows is the same whatever else is in the group.
-bool FusedGroup::can_be_added_up(const Event& event, const FusionFacts& facts) const {
-  if (!has_totals_ && facts.row->total == jit::Total::kNone) return true;
-  if (!events_.empty() && !facts_[0]->target->is_contiguous()) return false;
-  const auto is_hidden_operand = [](const Operand& operand) { return operand.storage && is_hidden(*operand.storage); };
-  return std::none_of(event.operands.begin(), event.operands.end(), is_hidden_operand) &&
-         std::none_of(buffers_.begin(), buffers_.end(), [](const BufferUse& buffer) { return is_hidden(*buffer.storage); });
+bool FusedGroup::can_be_added_up(const FusionFacts& facts) const {
+  const bool has_totals = has_totals_ || facts.row->total != jit::Total::kNone;
+  return !has_totals || events_.empty() || facts_[0]->target->is_contiguous();
 }
 
 // A total is not there before all rows are done.
@@ -216,8 +213,14 @@ bool FusedGroup::try_add(Event& event) {
         !folds_as_the_others(facts) || begins_another_round(event))
       return false;
   }
-  if (has_loose_tensor(event) || overlaps_another_layout(event, facts) || !can_be_added_up(event, facts) || reads_total(event))
+  if (has_loose_tensor(event) || overlaps_another_layout(event, facts) || !can_be_added_up(facts) || reads_total(event))
     return false;
+  const Order order = order_alone(event, facts);
+  if (!events_.empty() && is_innermost_ != (order == Order::kInnermost)) return false;
+  if (order == Order::kRestored)
+    for (const auto& operand : event.operands)
+      if (operand.storage) restore(*operand.storage);
+  is_innermost_ = order == Order::kInnermost;
   events_.push_back(&event);
   facts_.push_back(&facts);
   first_wire_.push_back(static_cast<int>(wiring_.size()));
@@ -244,8 +247,8 @@ bool FusedGroup::try_add(Event& event) {
 bool FusedGroup::is_independent(const Event& event) const {
   if (event.node->op->reads_layouts_alone) return true;
   for (size_t i = 0; i < event.operands.size(); ++i)
-    for (const auto& buffer : buffers_)
-      if (buffer.storage == event.operands[i].storage.get() && buffer.is_written) return false;
+    for (const auto& buffer : buffers_)  // who reads a hidden map may restore it
+      if (buffer.storage == event.operands[i].storage.get() && (buffer.is_written || is_innermost_)) return false;
   if (!event.node->op->writes) return true;
   int operand = 0;
   for (size_t a = 0; a < event.node->op->args.size(); ++a) {
@@ -260,22 +263,45 @@ bool FusedGroup::is_independent(const Event& event) const {
   return true;
 }
 
-// A map as large as the group's space that is hidden or not made yet, or what is no map and is read with its own strides.
-bool FusedGroup::can_be_innermost(const BufferUse& buffer) const {
+// A map as large as the space that is hidden or not made yet, or what is no map and is read with its own strides.
+bool FusedGroup::can_be_innermost(const BufferUse& buffer, const FusionFacts& facts) const {
   const auto& layout = *buffer.layout;
-  const bool fills_space = layout.sizes == facts_[0]->target->sizes;
+  const bool fills_space = layout.sizes == facts.target->sizes;
   if (is_hidden(*buffer.storage)) return fills_space && is_hidden_map(*buffer.storage, layout, buffer.offset);
   if (!buffer.is_produced) return !is_map(layout) && !buffer.is_written;
   return fills_space && is_whole_map(layout, buffer.offset, static_cast<int64_t>(buffer.storage->nbytes()));
 }
 
+// What order the event's maps would have if it ran alone after the group. Which events wait together is chance, the
+// order of a map shows in the bits of a convolution: so the group decides for none of them.
+FusedGroup::Order FusedGroup::order_alone(const Event& event, const FusionFacts& facts) const {
+  const auto& outputs = event.signature->outputs;
+  bool some_are_hidden = false, all_can_be = facts.folded < 0 && event.may_hide();
+  for (size_t i = 0; i < event.operands.size(); ++i) {
+    auto* storage = event.operands[i].storage.get();
+    if (!storage) continue;
+    BufferUse use{storage, event.operands[i].offset, &facts.layout_of(event, i)};
+    use.is_produced = std::any_of(buffers_.begin(), buffers_.end(), [storage](const BufferUse& buffer) {
+      return buffer.is_produced && buffer.storage == storage;
+    });
+    use.is_written = static_cast<int>(i) == facts.written;
+    some_are_hidden |= is_hidden(*storage) || (use.is_produced && is_innermost_);
+    all_can_be = all_can_be && can_be_innermost(use, facts);
+  }
+  if (!some_are_hidden) return Order::kAsSaid;
+  for (const auto& output : outputs) {
+    BufferUse use{event.outputs[output.storage_group].get(), output.offset, &output};
+    use.is_produced = true;
+    all_can_be = all_can_be && can_be_innermost(use, facts);
+  }
+  return all_can_be ? Order::kInnermost : Order::kRestored;
+}
+
+// Between joining and running, another thread may have had a map restored.
 void FusedGroup::settle_order() {
-  is_innermost_ = std::any_of(buffers_.begin(), buffers_.end(),
-                              [](const BufferUse& buffer) { return is_hidden(*buffer.storage); });
-  if (!is_innermost_) return;
-  is_innermost_ = folded_ < 0 && events_[0]->may_hide() &&
-                  std::all_of(buffers_.begin(), buffers_.end(),
-                              [this](const BufferUse& buffer) { return can_be_innermost(buffer); });
+  is_innermost_ = is_innermost_ && std::all_of(buffers_.begin(), buffers_.end(), [this](const BufferUse& buffer) {
+                    return can_be_innermost(buffer, *facts_[0]);
+                  });
   if (is_innermost_) return;
   for (const auto& buffer : buffers_) restore(*buffer.storage);
 }
@@ -319,6 +345,7 @@ void FusedGroup::clear() {
   first_result_.clear();
   folded_ = -1;
   has_totals_ = false;
+  is_innermost_ = false;
 }
 
 }  // namespace lockstep::dynamic

@@ -62,7 +62,7 @@ class FusedGroup {
   int folded() const { return folded_; }
   const FusionFacts& facts(int event) const { return *facts_[event]; }
 
-  // Maps stay as they lie where all of the group are hidden, or can be; else they are restored. To be called before key().
+  // Maps stay as they lie where all of the group are hidden; else they are restored. To be called before key().
   void settle_order();
   bool is_innermost() const { return is_innermost_; }
   // What kernel this is: ops, layouts, wiring, static scalars, and which results somebody still wants.
@@ -75,9 +75,11 @@ class FusedGroup {
   int find_or_add_buffer(const Operand& operand, const graph::Layout& layout);
   bool overlaps_another_layout(const Event& event, const FusionFacts& facts) const;
   bool begins_another_round(const Event& event) const;
-  bool can_be_innermost(const BufferUse& buffer) const;
+  enum class Order : uint8_t { kAsSaid, kInnermost, kRestored };
+  Order order_alone(const Event& event, const FusionFacts& facts) const;
+  bool can_be_innermost(const BufferUse& buffer, const FusionFacts& facts) const;
   bool folds_as_the_others(const FusionFacts& facts) const;
-  bool can_be_added_up(const Event& event, const FusionFacts& facts) const;
+  bool can_be_added_up(const FusionFacts& facts) const;
   bool reads_total(const Event& event) const;
 
   std::unordered_map<const graph::Signature*, FusionFacts> known_;
@@ -89,7 +91,7 @@ class FusedGroup {
   int folded_ = -1;
   bool has_totals_ = false;
   std::vector<bool> wanted_;
-  bool is_innermost_ = false;  // its maps have their channels innermost
+  bool is_innermost_ = false;  // its maps have their channels innermost; known with the first event
 };
 
 }  // namespace lockstep::dynamic

@@ -228,10 +228,14 @@ bool has_rows_of_classes(const Event& event) {
 }
 int of_classes(const Event&) { return 1; }
 
+// The sum's rounding is a part of the mean, and would be magnified where a row hardly varies: what it leaves behind in the
+// differences is taken out again (the corrected two-pass algorithm, Chan, Golub, LeVeque 1983).
 void layer_norm(OpBody& b) {
   const Value x = b.in(0), size = b.number(b.row_size());
-  const Value mean = b.div(b.sum_of_row(x), size), centred = b.sub(x, mean);
-  const Value variance = b.div(b.sum_of_row(b.mul(centred, centred)), size);
+  const Value about = b.div(b.sum_of_row(x), size), apart = b.sub(x, about);
+  const Value left = b.div(b.sum_of_row(apart), size), squares = b.div(b.sum_of_row(b.mul(apart, apart)), size);
+  const Value mean = b.add(about, left), centred = b.sub(x, mean);
+  const Value variance = b.binary(Op::k_maximum, b.sub(squares, b.mul(left, left)), b.number(0));
   const Value rstd = b.unary(Op::k_rsqrt, b.add(variance, b.number(b.argument(4).toScalar().toDouble())));
   Value y = b.mul(centred, rstd);
   if (b.is_given(1)) y = b.mul(y, b.in(1));

@@ -16,6 +16,7 @@ enum CallWord : int {
   kChunkCount,
   kSlotBytes,   // of one value for an item: 8, or 8 a column of the chunk
   kStashBytes,  // of one stashed value for an item
+  kLineShift,   // totals: so many times twice is how many rows add up in a line
   kStreams,     // not 0 if streaming stores are aligned
   kShared,      // split calls: slots of all items
   kPartials,    // split calls: partial results of all items and blocks

@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 
 #include "dynamic/jit/call_shape.h"
 #include "dynamic/threads/shared_loop.h"
@@ -51,15 +50,48 @@ Block create_block(size_t bytes) {
   return block;
 }
 
-// In order, each column by itself; then the columns, where the target has a single element.
+int find_line_shift(int64_t rows) {
+  int shift = 0;
+  while (shift < kMaxLineShift && rows >> (shift + 1) >= kFewestLines) ++shift;
+  return shift;
+}
+
+// Each column by itself, the lines as a tree: float64 has nothing wider to add up in. Further down than `sums` is scratch.
+template <typename Number>
+void add_columns(const Number* values, int64_t lines, int64_t pitch, int64_t columns, double* sums) {
+  constexpr int64_t kInARow = 16;
+  if (lines <= kInARow) {
+    std::fill_n(sums, columns, 0.0);
+    for (int64_t line = 0; line < lines; ++line)
+      for (int64_t column = 0; column < columns; ++column) sums[column] += values[line * pitch + column];
+    return;
+  }
+  const int64_t half = lines / 2;
+  double* others = sums + columns;
+  add_columns(values, half, pitch, columns, sums);
+  add_columns(values + half * pitch, lines - half, pitch, columns, others);
+  for (int64_t column = 0; column < columns; ++column) sums[column] += others[column];
+}
+
+double add_tree(std::vector<double>& values) {
+  for (size_t count = values.size(); count > 1; count = (count + 1) / 2)
+    for (size_t i = 0; i < count / 2; ++i) values[i] += values[count - 1 - i];
+  return values[0];
+}
+
+// What the lines come to: a value for each column, or one for all.
 template <typename Number>
 void add_lines(const char* memory, int64_t lines, int64_t pitch, int64_t columns, void* target, int64_t stride, double divisor) {
   const auto* values = std::bit_cast<const Number*>(memory);
   auto* out = static_cast<Number*>(target);
   std::vector<double> sums(columns);
-  for (int64_t line = 0; line < lines; ++line)
-    for (int64_t column = 0; column < columns; ++column) sums[column] += values[line * pitch + column];
-  if (stride == 0) sums.assign(1, std::accumulate(sums.begin(), sums.end(), 0.0));
+  shared_loop(0, columns, std::max<int64_t>(1, kGrainElements / lines), [&](int64_t begin, int64_t end) {
+    const int64_t width = end - begin;
+    std::vector<double> levels(width * (1 + std::bit_width(static_cast<uint64_t>(lines))));
+    add_columns(values + begin, lines, pitch, width, levels.data());
+    std::copy_n(levels.begin(), width, sums.begin() + begin);
+  });
+  if (stride == 0) sums.assign(1, add_tree(sums));
   for (size_t column = 0; column < sums.size(); ++column)
     out[static_cast<int64_t>(column) * stride] = static_cast<Number>(sums[column] / divisor);
 }
@@ -159,6 +191,7 @@ Kernel::Prepared Kernel::prepare(const KernelCall& call) const {
   words[kChunkCount] = shape.chunk_count;
   words[kSlotBytes] = prepared.slot_bytes;
   words[kStashBytes] = prepared.stash_bytes;
+  words[kLineShift] = plan_.has_totals ? find_line_shift(shape.item_count) : 0;
   return prepared;
 }
 
@@ -204,11 +237,12 @@ void Kernel::run_items(const Prepared& prepared) const {
                    [&](int64_t begin, int64_t end) { run_(prepared.words.data(), begin, end, take_scratch(bytes)); });
 }
 
-// Blocks of rows are what threads share; each has a line in memory for each total.
+// The rows of a line are what threads share; there is one for each total.
 void Kernel::run_items_with_totals(Prepared& prepared) const {
   const CallShape& shape = prepared.shape;
   const int64_t columns = shape.vector_size, rows = shape.item_count;
-  const int64_t blocks = (rows + kTotalRows - 1) / kTotalRows, pitch = (columns + kLanes - 1) / kLanes * kLanes;
+  const int64_t rows_of_line = int64_t{1} << prepared.words[kLineShift];
+  const int64_t count = (rows + rows_of_line - 1) / rows_of_line, pitch = (columns + kLanes - 1) / kLanes * kLanes;
   struct Lines {
     const Buffer& buffer;
     char* memory;
@@ -218,7 +252,7 @@ void Kernel::run_items_with_totals(Prepared& prepared) const {
   std::vector<Lines> totals;
   int64_t bytes_of_all = 0;
   for (const Buffer& buffer : spec_.buffers)
-    if (buffer.total != Total::kNone) bytes_of_all += blocks * pitch * bytes_of(buffer.type);
+    if (buffer.total != Total::kNone) bytes_of_all += count * pitch * bytes_of(buffer.type);
   const Block memory = create_block(bytes_of_all);
   char* free = memory.get();
   for (int b = 0; b < layout_.buffer_count; ++b) {
@@ -227,24 +261,24 @@ void Kernel::run_items_with_totals(Prepared& prepared) const {
     int64_t& address = prepared.words[layout_.buffer(b)];
     totals.push_back({buffer, free, std::bit_cast<void*>(address), prepared.words[layout_.stride(b, layout_.dim_count - 1)]});
     address = std::bit_cast<int64_t>(free);
-    free += blocks * pitch * bytes_of(buffer.type);
+    free += count * pitch * bytes_of(buffer.type);
   }
   const size_t bytes = scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
-  const int64_t block_elements = std::max<int64_t>(1, kTotalRows * prepared.item_elements);
-  shared_loop(0, blocks, std::max<int64_t>(1, kGrainElements / block_elements), [&](int64_t begin, int64_t end) {
+  const int64_t line_elements = std::max<int64_t>(1, rows_of_line * prepared.item_elements);
+  shared_loop(0, count, std::max<int64_t>(1, kGrainElements / line_elements), [&](int64_t begin, int64_t end) {
     for (const Lines& lines : totals) {
       const int64_t line = pitch * bytes_of(lines.buffer.type);
       std::memset(lines.memory + begin * line, 0, (end - begin) * line);
     }
-    run_(prepared.words.data(), begin * kTotalRows, std::min(end * kTotalRows, rows), take_scratch(bytes));
+    run_(prepared.words.data(), begin * rows_of_line, std::min(end * rows_of_line, rows), take_scratch(bytes));
   });
   for (const Lines& lines : totals) {
     const int64_t points = rows * (lines.stride ? 1 : columns);
     const double divisor = lines.buffer.total == Total::kSum ? 1 : static_cast<double>(points);
     if (lines.buffer.type == DType::kFloat32) {
-      add_lines<float>(lines.memory, blocks, pitch, columns, lines.target, lines.stride, divisor);
+      add_lines<float>(lines.memory, count, pitch, columns, lines.target, lines.stride, divisor);
     } else {
-      add_lines<double>(lines.memory, blocks, pitch, columns, lines.target, lines.stride, divisor);
+      add_lines<double>(lines.memory, count, pitch, columns, lines.target, lines.stride, divisor);
     }
   }
 }

@@ -168,7 +168,7 @@ void store_lanes(CodeContext& code, DType type, Value* value, Value* address, Va
     b.CreateMaskedScatter(value, lane_addresses(code, type, address, stride), align,
                           tail ? tail->mask : all_lanes(code));
   } else if (!tail) {
-    auto* store = b.CreateAlignedStore(value, address, streams ? llvm::Align(bytes_of(type) * kLanes) : align);
+    auto* store = b.CreateAlignedStore(value, address, streams ? llvm::Align(line_alignment(type)) : align);
     if (streams) {
       auto* one = llvm::ConstantAsMetadata::get(b.getInt32(1));
       store->setMetadata(llvm::LLVMContext::MD_nontemporal, llvm::MDNode::get(b.getContext(), {one}));

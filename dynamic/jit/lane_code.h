@@ -2,8 +2,10 @@
 // float lanes that hold a representable value, bool is i1.
 #pragma once
 
+#include <algorithm>
+
 #include "dynamic/jit/host_target.h"
-#include "dynamic/jit/kernel_spec.h"
+#include "dynamic/jit/loop_plan.h"
 
 namespace llvm {
 class IRBuilderBase;
@@ -36,6 +38,9 @@ llvm::Value* splat(CodeContext& code, llvm::Value* lane);
 llvm::Value* constant_lanes(CodeContext& code, DType type, int64_t immediate);
 llvm::Value* lane_numbers(CodeContext& code);  // <kLanes x i64> 0, 1, ...
 Tail make_tail(CodeContext& code, llvm::Value* count);
+
+// Bytes, of vectors in memory that begins with a cache line.
+inline int64_t line_alignment(DType type) { return std::min<int64_t>(kLanes * bytes_of(type), 64); }
 
 // `tail` may be null: all lanes. `stride` is null for neighbours, else in elements between lanes.
 llvm::Value* load_lanes(CodeContext& code, DType type, llvm::Value* address, llvm::Value* stride, const Tail* tail);

@@ -10,8 +10,8 @@
 // the sizes alone; partial results of blocks are added in order, by one thread or by several, which gives the same
 // bits.
 //
-// A kernel with totals is a row nest, whose rows may be folded or not: each kTotalRows rows add up in a line of their
-// own, lane by lane; the lines are added in order when all rows are done.
+// A kernel with totals is a row nest, whose rows may be folded or not: a few rows, as many as their number says, add up
+// in a line of their own, lane by lane; when all rows are done, the lines are added as a tree.
 #pragma once
 
 #include <vector>
@@ -23,7 +23,8 @@ namespace lockstep::dynamic::jit {
 
 inline constexpr int kLanes = 16;               // of a vector, whatever the host's registers hold
 inline constexpr int64_t kSegmentVectors = 64;  // additions in a row before a float32 sum moves on to float64
-inline constexpr int64_t kTotalRows = kSegmentVectors;
+inline constexpr int kMaxLineShift = 5;          // 32 rows, each added to those before it
+inline constexpr int64_t kFewestLines = 16;      // for threads to share, where there are so many rows
 
 enum class NestKind : uint8_t { kPointwise, kRow, kColumn };
 

@@ -173,7 +173,7 @@ void KernelEmitter::emit_total(ValueId store, Point& point) {
   Value* lanes = point.values.at(instruction.operands[0]);
   if (point.tail) lanes = builder_.CreateSelect(point.tail->mask, lanes, llvm::Constant::getNullValue(lanes->getType()));
   Value* address = add_bytes(frame_.buffers[buffer], builder_.CreateMul(point.at, constant(bytes)));
-  const llvm::Align align(kLanes * bytes);
+  const llvm::Align align(line_alignment(instruction.type));
   Value* sum = builder_.CreateAlignedLoad(lanes->getType(), address, align);
   builder_.CreateAlignedStore(builder_.CreateFAdd(sum, lanes), address, align);
 }

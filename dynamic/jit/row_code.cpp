@@ -25,12 +25,12 @@ Value* fold_lanes(CodeContext& code, ReduceKind kind, DType type, Value* lanes) 
 
 }  // namespace
 
-// Moves the addresses of totals to the lines of the row's block.
+// Moves the addresses of totals to the line that the row adds to.
 void KernelEmitter::find_lines(int pass, Value* item) {
   const auto& totals = plan_.passes[pass].totals;
   if (totals.empty()) return;
   Value* pitch = builder_.CreateAnd(builder_.CreateAdd(size(layout_.dim_count - 1), constant(kLanes - 1)), constant(-kLanes));
-  Value* before = builder_.CreateMul(builder_.CreateUDiv(item, constant(kTotalRows)), pitch);
+  Value* before = builder_.CreateMul(builder_.CreateLShr(item, word(kLineShift)), pitch);
   for (ValueId store : totals) {
     Value*& address = frame_.buffers[spec_.body[store].immediate];
     address = add_bytes(address, builder_.CreateMul(before, constant(bytes_of(spec_.body[store].type))));

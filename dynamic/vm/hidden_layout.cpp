@@ -49,6 +49,8 @@ void restore(c10::StorageImpl& storage, bool in_parallel) {
 
 HiddenLayoutStatistics hidden_layout_statistics;
 
+bool some_are_hidden() { return live.load(std::memory_order_acquire) > 0; }
+
 bool is_hidden(const c10::StorageImpl& storage) { return storage.data_ptr().get_deleter() == &drop; }
 
 bool is_hidden_map(const c10::StorageImpl& storage, const graph::Layout& layout, int64_t offset) {
@@ -77,11 +79,11 @@ at::Tensor hidden_tensor(const c10::StorageImpl& storage, const graph::Layout& l
 void restore(c10::StorageImpl& storage) { restore(storage, /*in_parallel=*/true); }
 
 HiddenLayoutReader::HiddenLayoutReader() {
-  if (live.load(std::memory_order_acquire) > 0) lock_ = std::shared_lock(mutex());
+  if (dynamic::some_are_hidden()) lock_ = std::shared_lock(mutex());
 }
 
 void restore_from_outside(c10::StorageImpl& storage) {
-  if (live.load(std::memory_order_acquire) == 0) return;
+  if (!some_are_hidden()) return;
   const std::unique_lock lock(mutex());
   restore(storage, /*in_parallel=*/false);
 }

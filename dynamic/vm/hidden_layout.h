@@ -15,6 +15,7 @@
 
 namespace lockstep::dynamic {
 
+bool some_are_hidden();  // of the whole process
 bool is_hidden(const c10::StorageImpl& storage);
 // Whether this part of a hidden storage is what is hidden: all of it.
 bool is_hidden_map(const c10::StorageImpl& storage, const graph::Layout& layout, int64_t offset);

@@ -242,6 +242,58 @@ TEST_F(HiddenEvents, PointwiseOpsKeepThemWhereAllAreHidden) {
   EXPECT_TRUE(at::equal(over(in_place.event.operands[0].storage, kept), kept.relu()));
 }
 
+// In each way to take the events together, the same maps are hidden: else a convolution of one would show who waited.
+TEST_F(HiddenEvents, WhoWaitsTogetherShowsNowhere) {
+  const auto x = at::randn({2, 6, 4, 5}), plain = at::randn({2, 6, 4, 5}), other = at::randn({2, 6, 4, 5});
+  constexpr int kEvents = 6;
+  for (unsigned together = 0; together < 1u << (kEvents - 1); ++together) {
+    EventCase doubled("aten::mul.Tensor", Stack{plain, at::scalar_tensor(2)});
+    EventCase rectified("aten::relu", Stack{x});
+    EventCase summed("aten::add.Tensor", Stack{rectified.expected[0], doubled.expected[0], 1});
+    EventCase bent("aten::tanh", Stack{rectified.expected[0]});
+    EventCase alone("aten::neg", Stack{other});
+    EventCase last("aten::sigmoid", Stack{summed.expected[0]});
+    rectified.event.operands[0].storage = hidden_copy(x);
+    summed.event.operands[0].storage = bent.event.operands[0].storage = rectified.event.outputs[0];
+    summed.event.operands[1].storage = doubled.event.outputs[0];
+    last.event.operands[0].storage = summed.event.outputs[0];
+    alone.event.operands[0].storage = hidden_copy(other);
+    EventCase* all[kEvents] = {&doubled, &rectified, &alone, &summed, &bent, &last};
+    Fuser fuser;
+    Event* failed = nullptr;
+    at::AutoDispatchBelowADInplaceOrView below;
+    for (int i = 0; i < kEvents; ++i) {
+      prepare(*all[i]);
+      if (i > 0 && (together >> (i - 1) & 1) && fuser.try_add(all[i]->event)) continue;
+      if (i > 0) fuser.run(failed);
+      ASSERT_TRUE(fuser.try_add(all[i]->event));
+    }
+    fuser.run(failed);
+    EXPECT_FALSE(hides_result(doubled)) << together;
+    EXPECT_TRUE(hides_result(alone)) << together;
+    EXPECT_FALSE(hides_result(rectified)) << together << ": it met a plain one";
+    EXPECT_FALSE(hides_result(summed)) << together;
+    EXPECT_FALSE(hides_result(bent)) << together;
+    EXPECT_FALSE(hides_result(last)) << together;
+    for (auto* made : all) expect_results(*made, 1e-6);
+  }
+}
+
+// A group of maps as they lie is not overtaken by who might restore one of them.
+TEST_F(HiddenEvents, NobodyPassesAGroupWithOneOfItsMaps) {
+  const auto x = at::randn({2, 6, 4, 5});
+  EventCase rectified("aten::relu", Stack{x}), flip("aten::flip", Stack{x, c10::List<int64_t>({2})});
+  for (const bool hidden : {false, true}) {
+    Fuser fuser;
+    for (auto* made : {&rectified, &flip}) prepare(*made);
+    if (hidden) give_hidden(rectified, 0, x);
+    flip.event.operands[0].storage = rectified.event.operands[0].storage;
+    ASSERT_TRUE(fuser.try_add(rectified.event));
+    EXPECT_EQ(fuser.is_independent(flip.event), !hidden);
+    fuser.clear();
+  }
+}
+
 // (x + y) * bias, then relu of it in place: as one kernel, and one by one.
 TEST_F(HiddenEvents, GroupsKeepThemWhereAllAreHidden) {
   const auto x = at::randn({2, 6, 4, 5}), y = at::randn({2, 6, 4, 5}), bias = at::randn({6, 1, 1});

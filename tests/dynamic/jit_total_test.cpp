@@ -98,6 +98,23 @@ TEST_P(JitTotal, BesideWhatRowsFold) {
   }
 }
 
+// Equal numbers: the roundings of additions in a row would all point the same way.
+TEST_P(JitTotal, AddUpAsATree) {
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    const auto kernel = compile_or_fail(totals_spec(2, dtype_of(at::empty({0}, type))), GetParam());
+    ASSERT_TRUE(kernel);
+    for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{{1, 16384}, {30000, 8}, {64, 3000}, {4096, 64}}) {
+      const auto x = at::full(sizes, 0.1, type);
+      const double each = x[0][0].item<double>(), rows = static_cast<double>(sizes[0]), all = rows * static_cast<double>(sizes[1]);
+      const auto got = run_totals(*kernel, x);
+      const double want[] = {each * rows, each * all, each, each};
+      for (int i = 0; i < 4; ++i)
+        EXPECT_LT((got[i].to(at::kDouble) / want[i] - 1).abs().max().item<double>(), type == at::kFloat ? 4e-7 : 1e-15)
+            << x.sizes() << i;
+    }
+  }
+}
+
 TEST_P(JitTotal, BitsDependOnNothingButSizes) {
   const auto x = at::randn({1000, 77});
   const auto kernel = compile_or_fail(totals_spec(2, DType::kFloat32), GetParam());

@@ -171,6 +171,7 @@ std::vector<Sample> samples() {
            {"aten::native_layer_norm", {x, last, kNone, kNone, 1e-3}, kUlps},
            {"aten::native_layer_norm", {x + 100, last, weight, kNone, 1e-5}, 1e-4},  // both lose digits
            {"aten::native_layer_norm", {big, std::vector<int64_t>{1000}, kNone, kNone, 1e-5}, kUlps},
+           {"aten::native_layer_norm", {at::full({37, 21}, 1000.1), last, kNone, kNone, 1e-12}, kUlps},  // nothing but roundings
        })
     all.push_back(sample);
   const auto add_backward = [&](const at::Tensor& input, const at::Tensor& slope, const c10::IValue& scale) {
