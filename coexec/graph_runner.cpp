@@ -67,10 +67,6 @@ void adopt_float_mode(const dynamic::Event& event) {
     _mm_setcsr((mode & ~dynamic::kFloatModeBits) | event.float_mode);
 }
 
-}  // namespace
-
-namespace {
-
 bool try_add(dynamic::Fuser& fuser, dynamic::Event& event) {
   const dynamic::HiddenLayoutReader reader;  // it may restore some
   try {

@@ -65,25 +65,25 @@ class Walk:
     def tensor(self, path, tensor):
         shares = [name for name, other in self.tensors if torch._C._is_alias_of(tensor, other)]
         self.tensors.append((path, tensor))
-        node = node_of(tensor)
+        is_leaf, node = origin_of(tensor)
         layout = (str(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
         self.add(f"{path} layout", layout)
         self.add(f"{path} shares memory with", shares[:1])
-        self.add(
-            f"{path} requires_grad, is_leaf, grad_fn", (tensor.requires_grad, tensor.is_leaf, node)
-        )
+        self.add(f"{path} requires_grad, is_leaf, grad_fn", (tensor.requires_grad, is_leaf, node))
         self.add(f"{path} version", tensor._version)
         self.add(f"{path} bits", bits(tensor))
-        if tensor.is_leaf and tensor.requires_grad:
+        if is_leaf and tensor.requires_grad:
             self.value(f"{path}.grad", tensor.grad)
 
 
-def node_of(tensor):
-    """The name of the autograd node, or what PyTorch says of a view that may not have one."""
+def origin_of(tensor):
+    """Whether it is a leaf, and the name of its autograd node; for a view that may not have one,
+    what PyTorch says of it.
+    """
     try:
-        return type(tensor.grad_fn).__name__ if tensor.requires_grad else ""
+        return tensor.is_leaf, type(tensor.grad_fn).__name__ if tensor.requires_grad else ""
     except RuntimeError as error:
-        return str(error)
+        return False, str(error)
 
 
 def bits(tensor):
