@@ -275,8 +275,10 @@ bool FusedGroup::can_be_innermost(const BufferUse& buffer, const FusionFacts& fa
 // What order the event's maps would have if it ran alone after the group. Which events wait together is chance, the
 // order of a map shows in the bits of a convolution: so the group decides for none of them.
 FusedGroup::Order FusedGroup::order_alone(const Event& event, const FusionFacts& facts) const {
-  const auto& outputs = event.signature->outputs;
-  bool some_are_hidden = false, all_can_be = facts.folded < 0 && event.may_hide();
+  const auto is_hidden_operand = [](const Operand& operand) { return operand.storage && is_hidden(*operand.storage); };
+  bool some_are_hidden = std::any_of(event.operands.begin(), event.operands.end(), is_hidden_operand);
+  if (!some_are_hidden && !is_innermost_) return Order::kAsSaid;
+  bool all_can_be = facts.folded < 0 && event.may_hide();
   for (size_t i = 0; i < event.operands.size(); ++i) {
     auto* storage = event.operands[i].storage.get();
     if (!storage) continue;
@@ -285,11 +287,11 @@ FusedGroup::Order FusedGroup::order_alone(const Event& event, const FusionFacts&
       return buffer.is_produced && buffer.storage == storage;
     });
     use.is_written = static_cast<int>(i) == facts.written;
-    some_are_hidden |= is_hidden(*storage) || (use.is_produced && is_innermost_);
+    some_are_hidden |= use.is_produced && is_innermost_;
     all_can_be = all_can_be && can_be_innermost(use, facts);
   }
   if (!some_are_hidden) return Order::kAsSaid;
-  for (const auto& output : outputs) {
+  for (const auto& output : event.signature->outputs) {
     BufferUse use{event.outputs[output.storage_group].get(), output.offset, &output};
     use.is_produced = true;
     all_can_be = all_can_be && can_be_innermost(use, facts);
