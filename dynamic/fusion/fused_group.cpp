@@ -283,11 +283,11 @@ FusedGroup::Order FusedGroup::order_alone(const Event& event, const FusionFacts&
     auto* storage = event.operands[i].storage.get();
     if (!storage) continue;
     BufferUse use{storage, event.operands[i].offset, &facts.layout_of(event, i)};
-    use.is_produced = std::any_of(buffers_.begin(), buffers_.end(), [storage](const BufferUse& buffer) {
+    use.is_produced = is_innermost_ && std::any_of(buffers_.begin(), buffers_.end(), [storage](const BufferUse& buffer) {
       return buffer.is_produced && buffer.storage == storage;
-    });
+    });  // in a group as the layouts say it is a plain map like others
     use.is_written = static_cast<int>(i) == facts.written;
-    some_are_hidden |= use.is_produced && is_innermost_;
+    some_are_hidden |= use.is_produced;
     all_can_be = all_can_be && can_be_innermost(use, facts);
   }
   if (!some_are_hidden) return Order::kAsSaid;

@@ -50,6 +50,9 @@ Block create_block(size_t bytes) {
   return block;
 }
 
+constexpr int kMaxLineShift = 5;      // 32 rows, each added to those before it
+constexpr int64_t kFewestLines = 16;  // for threads to share, where there are so many rows
+
 int find_line_shift(int64_t rows) {
   int shift = 0;
   while (shift < kMaxLineShift && rows >> (shift + 1) >= kFewestLines) ++shift;

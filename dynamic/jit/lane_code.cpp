@@ -4,6 +4,7 @@
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/Module.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "dynamic/jit/loop_plan.h"
@@ -158,6 +159,8 @@ Value* load_splat(CodeContext& code, DType type, Value* address) {
   Value* lane = code.builder.CreateAlignedLoad(memory_lane_type(code, type), address, llvm::Align(bytes_of(type)));
   return from_memory(code, type, splat(code, lane));
 }
+
+uint64_t line_alignment(DType type) { return std::min<uint64_t>(kLanes * bytes_of(type), 64); }
 
 void store_lanes(CodeContext& code, DType type, Value* value, Value* address, Value* stride, const Tail* tail,
                  bool streams) {

@@ -2,10 +2,8 @@
 // float lanes that hold a representable value, bool is i1.
 #pragma once
 
-#include <algorithm>
-
 #include "dynamic/jit/host_target.h"
-#include "dynamic/jit/loop_plan.h"
+#include "dynamic/jit/kernel_spec.h"
 
 namespace llvm {
 class IRBuilderBase;
@@ -40,7 +38,7 @@ llvm::Value* lane_numbers(CodeContext& code);  // <kLanes x i64> 0, 1, ...
 Tail make_tail(CodeContext& code, llvm::Value* count);
 
 // Bytes, of vectors in memory that begins with a cache line.
-inline int64_t line_alignment(DType type) { return std::min<int64_t>(kLanes * bytes_of(type), 64); }
+uint64_t line_alignment(DType type);
 
 // `tail` may be null: all lanes. `stride` is null for neighbours, else in elements between lanes.
 llvm::Value* load_lanes(CodeContext& code, DType type, llvm::Value* address, llvm::Value* stride, const Tail* tail);

@@ -23,8 +23,6 @@ namespace lockstep::dynamic::jit {
 
 inline constexpr int kLanes = 16;               // of a vector, whatever the host's registers hold
 inline constexpr int64_t kSegmentVectors = 64;  // additions in a row before a float32 sum moves on to float64
-inline constexpr int kMaxLineShift = 5;          // 32 rows, each added to those before it
-inline constexpr int64_t kFewestLines = 16;      // for threads to share, where there are so many rows
 
 enum class NestKind : uint8_t { kPointwise, kRow, kColumn };
 
