@@ -16,6 +16,7 @@
 #include "coexec/call_recorder.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
+#include "dynamic/kernels/kernel_table.h"
 #include "dynamic/kernels/map_order.h"
 #include "dynamic/shapes/shape_inference.h"
 #include "dynamic/shapes/shape_memo.h"
@@ -276,6 +277,7 @@ Session::NativeRun::NativeRun(Session& session, const OpInfo& op, bool in_graph)
 
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {
   const NativeRun run(*this, op, in_graph);
+  if (phase_ == Phase::kTracing && function_->joins_steps && dynamic::try_run_joined(op, *stack)) return;
   op.handle.redispatchBoxed(keys_, stack);  // goes on below the hook: what is above has been done
 }
 

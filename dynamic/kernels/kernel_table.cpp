@@ -6,6 +6,7 @@
 #include "dynamic/kernels/convolution.h"
 #include "dynamic/kernels/foreach_loops.h"
 #include "dynamic/kernels/group_norm.h"
+#include "dynamic/kernels/optimizer_steps.h"
 #include "dynamic/kernels/padding.h"
 #include "dynamic/kernels/product.h"
 
@@ -26,11 +27,19 @@ constexpr OwnKernelRow kMeasured[] = {
     {"aten::_foreach_norm", "Scalar", &try_foreach_norm},
 };
 
+constexpr OwnKernelRow kJoined[] = {
+    {"aten::_fused_adam_", "", &try_adam_step},
+    {"aten::_fused_adamw_", "", &try_adamw_step},
+    {"aten::_fused_sgd_", "", &try_sgd_step},
+    {"aten::_fused_adagrad_", "", &try_adagrad_step},
+};
+
 constexpr OwnKernelRow kExact[] = {
     {"aten::constant_pad_nd", "", &try_constant_pad},
     {"aten::slice_backward", "", &try_slice_backward},
     {"aten::select_backward", "", &try_select_backward},
     {"aten::_foreach_mul_", "Tensor", &try_foreach_scale},
+    {"aten::_foreach_add_", "Scalar", &try_count_steps},
 };
 
 // PyTorch's own kernels for these keep the order of their maps.
@@ -54,6 +63,7 @@ constexpr struct {
 
 struct KernelFacts {
   const OwnKernelRow* row = nullptr;
+  bool is_joined = false;
   MapOrder order = MapOrder::kPlanes;
   bool may_round_otherwise = false;
 };
@@ -72,7 +82,9 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
       if (is_named(row.name, row.overload)) return &row;
     return static_cast<const OwnKernelRow*>(nullptr);
   };
-  facts.row = find_row(measured_kernels());
+  facts.row = find_row(joined_kernels());
+  facts.is_joined = facts.row != nullptr;
+  if (!facts.row) facts.row = find_row(measured_kernels());
   facts.may_round_otherwise = facts.row != nullptr;
   if (!facts.row) facts.row = find_row(random_kernels());
   if (!facts.row) facts.row = find_row(exact_kernels());
@@ -88,9 +100,20 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
 }  // namespace
 
 std::span<const OwnKernelRow> measured_kernels() { return kMeasured; }
+std::span<const OwnKernelRow> joined_kernels() { return kJoined; }
 std::span<const OwnKernelRow> exact_kernels() { return kExact; }
 
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op) { return find_facts(op).row; }
+
+bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack) {
+  const auto& facts = find_facts(op);
+  if (!facts.is_joined) return false;
+  const auto args = torch::jit::last(stack, op.args.size());
+  torch::jit::Stack own(args.begin(), args.end());
+  if (!facts.row->run(own)) return false;
+  torch::jit::drop(stack, op.args.size());  // and nothing is returned
+  return true;
+}
 
 MapOrder map_order_of(const graph::OpInfo& op) { return find_facts(op).order; }
 

@@ -34,8 +34,14 @@ std::span<const OwnKernelRow> exact_kernels();
 // Within float32's accuracy.
 std::span<const OwnKernelRow> measured_kernels();
 
+// What lockstep/optimizers.py asks for in place of a loop over single parameters: they round as that loop does, which
+// PyTorch's kernels for these ops do not. So they run where a call is recorded, too.
+std::span<const OwnKernelRow> joined_kernels();
+
 // Null if there is none.
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op);
+// Those of them alone; with other values below the arguments.
+bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack);
 MapOrder map_order_of(const graph::OpInfo& op);
 // Whether the last bits may be others than PyTorch's: a kernel of ours, or sums in the order that maps happen to have.
 bool may_round_otherwise(const graph::OpInfo& op);

@@ -19,6 +19,7 @@ constexpr double kTinyMultiplications = 1 << 18;
 
 enum class Work : uint8_t {
   kElements,  // some steps for each element of the largest tensor
+  kLists,     // ... of all tensors together
   kProduct,   // of matrices, or a convolution
   kMore,      // grows faster than its tensors
 };
@@ -37,6 +38,8 @@ Work kind_of(const graph::OpInfo& op) {
   const std::string_view base = op.base;
   const auto is_base = [base](std::string_view name) { return base == name; };
   const auto is_prefix = [base](std::string_view name) { return base.starts_with(name); };
+  const auto is_list = [](const graph::ArgSlot& slot) { return slot.kind == graph::ArgKind::kTensorList; };
+  if (std::any_of(op.args.begin(), op.args.end(), is_list)) place->second = Work::kLists;
   if (!base.starts_with("aten::") || std::any_of(std::begin(kMore), std::end(kMore), is_prefix)) place->second = Work::kMore;
   if (std::any_of(std::begin(kProducts), std::end(kProducts), is_base)) place->second = Work::kProduct;
   return place->second;
@@ -44,15 +47,18 @@ Work kind_of(const graph::OpInfo& op) {
 
 bool has_at_most(const Event& event, int64_t most_elements, double most_multiplications) {
   int64_t elements[3] = {0, 0, 0};  // of the largest tensors
+  int64_t all_elements = 0;
   for (const auto* layouts : {&event.signature->inputs, &event.signature->outputs})
     for (const auto& layout : *layouts) {
       if (!layout.is_defined()) continue;
       int64_t count = layout.numel();
+      all_elements += count;
       for (auto& largest : elements)
         if (count > largest) std::swap(count, largest);
     }
   switch (kind_of(*event.node->op)) {
     case Work::kElements: return elements[0] <= most_elements;
+    case Work::kLists: return all_elements <= most_elements;
     // (a, b) by (b, c) gives (a, c): the root of a*b * b*c * a*c multiplications. A convolution has about as many.
     case Work::kProduct: {
       double product = 1;

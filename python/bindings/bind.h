@@ -8,5 +8,6 @@ void bind_function(pybind11::module_& m);    // calling a decorated function; se
 void bind_doors(pybind11::module_& m);       // wrapped built-ins, threads, fork, exit
 void bind_recording(pybind11::module_& m);   // recorded calls, the text form of a graph
 void bind_inspection(pybind11::module_& m);  // counters, graph, divergences
+void bind_optimizers(pybind11::module_& m);  // steps over all parameters as one op
 
 }  // namespace lockstep::bindings

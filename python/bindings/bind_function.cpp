@@ -139,16 +139,17 @@ struct Callable {
   }
 };
 
-using Settings = std::tuple<bool, std::string, bool, bool, bool>;  // lockstep.knobs.for_core
+using Settings = std::tuple<bool, std::string, bool, bool, bool, bool>;  // lockstep.knobs.for_core
 
 void configure(Function& function, const Settings& settings) {
-  const auto& [waits_for_errors, runner, is_strict, fuses, is_deterministic] = settings;
+  const auto& [waits_for_errors, runner, is_strict, fuses, is_deterministic, joins_steps] = settings;
   function.waits_for_errors = waits_for_errors;
   function.forced_way = runner == "inplace" ? Way::kInPlace : runner == "yielding" ? Way::kYielding : Way::kBehind;
   function.adapts_workers = runner == "auto";
   function.is_strict = is_strict;
   function.fuses = fuses;
   function.is_deterministic = is_deterministic;
+  function.joins_steps = joins_steps;
 }
 
 // False where this call is to run eagerly.

@@ -16,4 +16,5 @@ PYBIND11_MODULE(_C, m) {
   lockstep::bindings::bind_doors(m);
   lockstep::bindings::bind_inspection(m);
   lockstep::bindings::bind_recording(m);
+  lockstep::bindings::bind_optimizers(m);
 }

@@ -12,6 +12,7 @@ from lockstep.knobs import KNOBS, config  # noqa: E402
 from lockstep.knobs import install_log as _install_log  # noqa: E402
 from lockstep.knobs import warn_of_misspelt_names as _warn_of_misspelt_names  # noqa: E402
 from lockstep.memory import memory  # noqa: E402
+from lockstep.optimizers import install as _install_optimizers  # noqa: E402
 from lockstep.profile import profile  # noqa: E402
 from lockstep.recording import graph_text, record_call  # noqa: E402
 from lockstep.session import session  # noqa: E402
@@ -20,6 +21,7 @@ from lockstep.verify import verify  # noqa: E402
 REASONS: dict[str, str] = _C.reasons()
 
 _install_doors(_C)
+_install_optimizers(_C)
 _install_log(_C)
 _warn_of_misspelt_names()
 

@@ -42,6 +42,12 @@ KNOBS: dict[str, Knob] = {
         "pointwise, chains of elementwise ops; nothing",
         ("pointwise", "nothing"),
     ),
+    "optimizers": Knob(
+        "joined",
+        "steps of torch.optim's Adam, AdamW, SGD and Adagrad where numerics is not strict: "
+        "joined, one op for all parameters; single, one parameter after the other",
+        ("joined", "single"),
+    ),
     "deterministic": Knob(
         False,
         "True: two runs with the same seed give the same bits also where numerics is not strict, "
@@ -121,18 +127,20 @@ def current(own: dict) -> dict:
     return settings
 
 
-def for_core(own: dict) -> tuple[str, tuple[bool, str, bool, bool, bool]]:
+def for_core(own: dict) -> tuple[str, tuple[bool, str, bool, bool, bool, bool]]:
     """What is in force, as the core takes it.
 
     Returns:
-        when, (waits_for_errors, runner, is_strict, fuses, is_deterministic)
+        when, (waits_for_errors, runner, is_strict, fuses, is_deterministic, joins_steps)
     """
     settings = current(own)
     is_strict = settings["numerics"] == "strict"
     fuses = not is_strict and settings["fuse"] != "nothing"
     is_deterministic = not is_strict and bool(settings["deterministic"])
+    joins_steps = not is_strict and settings["optimizers"] == "joined"
     waits = settings["errors"] == "exact"
-    return settings["when"], (waits, settings["runner"], is_strict, fuses, is_deterministic)
+    core = (waits, settings["runner"], is_strict, fuses, is_deterministic, joins_steps)
+    return settings["when"], core
 
 
 def warn_of_misspelt_names() -> None:

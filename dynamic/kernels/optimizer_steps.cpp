@@ -1,0 +1,216 @@
+#include "dynamic/kernels/optimizer_steps.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "dynamic/kernels/float_tensor.h"
+#include "dynamic/kernels/optimizer_loops.h"
+#include "dynamic/threads/shared_loop.h"
+
+namespace lockstep::dynamic {
+
+namespace {
+
+constexpr int64_t kPiece = 1 << 14;  // values that one thread takes at once
+
+// A tensor without holes, as a part of its storage.
+struct Range {
+  const c10::StorageImpl* storage;
+  int64_t begin, end;
+  bool is_written;
+};
+
+bool is_whole(const at::Tensor& tensor) {
+  return is_float_tensor(tensor) && tensor.has_storage() && !tensor._is_zerotensor() && tensor.is_non_overlapping_and_dense();
+}
+
+bool is_laid_out_as(const at::Tensor& tensor, const at::Tensor& parameter) {
+  return is_whole(tensor) && tensor.sizes() == parameter.sizes() && tensor.strides() == parameter.strides();
+}
+
+bool writes_what_others_use(std::vector<Range>& ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return a.storage != b.storage ? std::less<>()(a.storage, b.storage) : a.begin < b.begin;
+  });
+  const Range* furthest = nullptr;        // of this storage so far
+  const Range* furthest_written = nullptr;
+  for (const auto& range : ranges) {
+    if (furthest && furthest->storage != range.storage) furthest = furthest_written = nullptr;
+    const auto reaches = [&](const Range* other) { return other && other->end > range.begin && range.end > range.begin; };
+    if (range.is_written ? reaches(furthest) : reaches(furthest_written)) return true;
+    if (!furthest || range.end > furthest->end) furthest = &range;
+    if (range.is_written && (!furthest_written || range.end > furthest_written->end)) furthest_written = &range;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool fit_one_step(const StepTensors& tensors) {
+  const size_t count = tensors.parameters.size();
+  const auto is_complete = [count](const std::vector<at::Tensor>& list) { return list.size() == count; };
+  if (!is_complete(tensors.gradients) || !std::all_of(tensors.states.begin(), tensors.states.end(), is_complete) ||
+      !(tensors.counts.empty() || is_complete(tensors.counts)))
+    return false;
+  std::vector<Range> ranges;
+  ranges.reserve(count * (3 + tensors.states.size()));
+  const auto add = [&ranges](const at::Tensor& tensor, bool is_written) {
+    const int64_t begin = tensor.storage_offset();
+    ranges.push_back({tensor.storage().unsafeGetStorageImpl(), begin, begin + tensor.numel(), is_written});
+  };
+  for (size_t i = 0; i < count; ++i) {
+    const auto& parameter = tensors.parameters[i];
+    if (!is_whole(parameter) || !is_laid_out_as(tensors.gradients[i], parameter)) return false;
+    add(parameter, true);
+    add(tensors.gradients[i], false);
+    for (const auto& state : tensors.states) {
+      if (!is_laid_out_as(state[i], parameter)) return false;
+      add(state[i], true);
+    }
+    if (tensors.counts.empty()) continue;
+    if (!is_whole(tensors.counts[i]) || tensors.counts[i].dim() != 0) return false;
+    add(tensors.counts[i], true);
+  }
+  return !writes_what_others_use(ranges);
+}
+
+namespace {
+
+struct Piece {
+  size_t parameter;
+  int64_t begin, count;
+};
+
+// body(piece) for pieces of all parameters, shared out unless there is but little.
+template <class Body>
+void each_piece(const std::vector<at::Tensor>& parameters, const Body& body) {
+  std::vector<Piece> pieces;
+  int64_t values = 0;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const int64_t count = parameters[p].numel();
+    values += count;
+    for (int64_t begin = 0; begin < count; begin += kPiece) pieces.push_back({p, begin, std::min(kPiece, count - begin)});
+  }
+  const auto count = static_cast<int64_t>(pieces.size());
+  shared_loop(0, count, values <= kPiece ? std::max<int64_t>(count, 1) : 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(pieces[i]);
+  });
+}
+
+float* memory_of(const at::Tensor& tensor, const Piece& piece) {
+  return const_cast<float*>(tensor.const_data_ptr<float>()) + piece.begin;
+}
+
+// Scaled gradients and steps that may be skipped are PyTorch's, and so is all where its bits are asked for.
+bool is_refused(const c10::IValue& grad_scale, const c10::IValue& found_inf) {
+  return !grad_scale.isNone() || !found_inf.isNone() || at::globalContext().deterministicAlgorithms();
+}
+
+double count_of(const at::Tensor& count) { return *count.const_data_ptr<float>(); }
+
+// self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize,
+// grad_scale, found_inf. Numbers are computed in double and rounded once, as Python does.
+bool try_adam(torch::jit::Stack& stack, bool is_decoupled) {
+  if (is_refused(stack[13], stack[14])) return false;
+  StepTensors step{stack[0].toTensorVector(), stack[1].toTensorVector(),
+                   {stack[2].toTensorVector(), stack[3].toTensorVector()}, stack[5].toTensorVector()};
+  const bool keeps_largest = stack[11].toBool();
+  if (keeps_largest) step.states.push_back(stack[4].toTensorVector());
+  if (step.counts.size() != step.parameters.size() || !fit_one_step(step)) return false;
+  const double rate = stack[6].toDouble(), beta1 = stack[7].toDouble(), beta2 = stack[8].toDouble();
+  const double weight_decay = stack[9].toDouble();
+  AdamNumbers common;
+  common.sign = stack[12].toBool() ? -1 : 1;
+  common.weight_decay = static_cast<float>(is_decoupled ? 0 : weight_decay);
+  common.keep = static_cast<float>(is_decoupled ? 1 - rate * weight_decay : 1);
+  common.to_gradient = static_cast<float>(1 - beta1);
+  common.beta2 = static_cast<float>(beta2);
+  common.from_square = static_cast<float>(1 - beta2);
+  common.eps = static_cast<float>(stack[10].toDouble());
+  std::vector<AdamNumbers> numbers(step.parameters.size(), common);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const double count = count_of(step.counts[i]);
+    numbers[i].rate = static_cast<float>(rate / (1 - std::pow(beta1, count)));
+    numbers[i].correction = static_cast<float>(std::sqrt(1 - std::pow(beta2, count)));
+  }
+  const auto& loops = optimizer_loops();
+  each_piece(step.parameters, [&](const Piece& piece) {
+    const size_t p = piece.parameter;
+    loops.adam(memory_of(step.parameters[p], piece), memory_of(step.gradients[p], piece),
+               memory_of(step.states[0][p], piece), memory_of(step.states[1][p], piece),
+               keeps_largest ? memory_of(step.states[2][p], piece) : nullptr, piece.count, numbers[p]);
+  });
+  stack.clear();
+  return true;
+}
+
+}  // namespace
+
+bool try_adam_step(torch::jit::Stack& stack) { return try_adam(stack, /*is_decoupled=*/false); }
+bool try_adamw_step(torch::jit::Stack& stack) { return try_adam(stack, /*is_decoupled=*/true); }
+
+// self, grads, momentum_buffer_list, weight_decay, momentum, lr, dampening, nesterov, maximize, is_first_step, grad_scale,
+// found_inf
+bool try_sgd_step(torch::jit::Stack& stack) {
+  if (is_refused(stack[10], stack[11]) || stack[9].toBool()) return false;
+  StepTensors step{stack[0].toTensorVector(), stack[1].toTensorVector(), {}, {}};
+  SgdNumbers numbers;
+  const double momentum = stack[4].toDouble();
+  const bool has_momentum = momentum != 0;
+  if (has_momentum) step.states.push_back(stack[2].toTensorVector());
+  if (!fit_one_step(step)) return false;
+  numbers.sign = stack[8].toBool() ? -1 : 1;
+  numbers.weight_decay = static_cast<float>(stack[3].toDouble());
+  numbers.momentum = static_cast<float>(momentum);
+  numbers.from_gradient = static_cast<float>(1 - stack[6].toDouble());
+  numbers.rate = static_cast<float>(stack[5].toDouble());
+  numbers.is_nesterov = stack[7].toBool();
+  const auto& loops = optimizer_loops();
+  each_piece(step.parameters, [&](const Piece& piece) {
+    const size_t p = piece.parameter;
+    loops.sgd(memory_of(step.parameters[p], piece), memory_of(step.gradients[p], piece),
+              has_momentum ? memory_of(step.states[0][p], piece) : nullptr, piece.count, numbers);
+  });
+  stack.clear();
+  return true;
+}
+
+// self, grads, state_sums, state_steps, lr, lr_decay, weight_decay, eps, maximize, grad_scale, found_inf
+bool try_adagrad_step(torch::jit::Stack& stack) {
+  if (is_refused(stack[9], stack[10])) return false;
+  const StepTensors step{stack[0].toTensorVector(), stack[1].toTensorVector(), {stack[2].toTensorVector()},
+                         stack[3].toTensorVector()};
+  if (step.counts.size() != step.parameters.size() || !fit_one_step(step)) return false;
+  AdagradNumbers common;
+  common.sign = stack[8].toBool() ? -1 : 1;
+  common.weight_decay = static_cast<float>(stack[6].toDouble());
+  common.eps = static_cast<float>(stack[7].toDouble());
+  std::vector<AdagradNumbers> numbers(step.parameters.size(), common);
+  for (size_t i = 0; i < numbers.size(); ++i)
+    numbers[i].rate = static_cast<float>(stack[4].toDouble() / (1 + (count_of(step.counts[i]) - 1) * stack[5].toDouble()));
+  const auto& loops = optimizer_loops();
+  each_piece(step.parameters, [&](const Piece& piece) {
+    const size_t p = piece.parameter;
+    loops.adagrad(memory_of(step.parameters[p], piece), memory_of(step.gradients[p], piece),
+                  memory_of(step.states[0][p], piece), piece.count, numbers[p]);
+  });
+  stack.clear();
+  return true;
+}
+
+// self, scalar
+bool try_count_steps(torch::jit::Stack& stack) {
+  if (!stack[1].isInt() && !stack[1].isDouble()) return false;
+  const auto tensors = stack[0].toTensorVector();
+  for (const auto& tensor : tensors)
+    if (!is_whole(tensor) || tensor.dim() != 0) return false;
+  const auto number = static_cast<float>(stack[1].toScalar().toDouble());
+  for (const auto& tensor : tensors) *const_cast<float*>(tensor.const_data_ptr<float>()) += number;
+  stack.clear();
+  return true;
+}
+
+}  // namespace lockstep::dynamic

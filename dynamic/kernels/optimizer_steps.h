@@ -1,0 +1,33 @@
+// The step of an optimizer for all of its parameters in one parallel loop, each value read and written once. PyTorch's
+// fused kernels begin a parallel loop for each parameter, however small, and round otherwise than its loops over single
+// parameters, which these follow.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <span>
+#include <vector>
+
+namespace lockstep::dynamic {
+
+// What one step takes: for each parameter its gradient and the same number of states, each list as long as the others.
+struct StepTensors {
+  std::vector<at::Tensor> parameters, gradients;
+  std::vector<std::vector<at::Tensor>> states;  // as large as the parameters: moments, buffers
+  std::vector<at::Tensor> counts;               // of steps, one number each; none where the optimizer does not count
+};
+
+// Whether the kernels below take them: float32 in plain memory, all tensors of a parameter laid out alike and without
+// holes, and none of those that are written overlapping another. Looks at no values: placeholders will do.
+bool fit_one_step(const StepTensors& tensors);
+
+// For the kernel table: aten::_fused_adam_ and its kin, with numbers as rates.
+bool try_adam_step(torch::jit::Stack& stack);
+bool try_adamw_step(torch::jit::Stack& stack);
+bool try_sgd_step(torch::jit::Stack& stack);
+bool try_adagrad_step(torch::jit::Stack& stack);
+// aten::_foreach_add_.Scalar on float32 tensors of one value: the counts of steps. PyTorch's bits.
+bool try_count_steps(torch::jit::Stack& stack);
+
+}  // namespace lockstep::dynamic

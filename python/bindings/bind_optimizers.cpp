@@ -1,0 +1,135 @@
+// Steps of torch.optim's optimizers over all parameters as one op, where the session allows other kernels and the tensors
+// fit. What Python sees of a step, version counters included, is what the loops over single parameters leave.
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_fused_adagrad.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <optional>
+
+#include "coexec/session.h"
+#include "dynamic/kernels/optimizer_steps.h"
+#include "python/bindings/bind.h"
+
+namespace py = pybind11;
+
+namespace lockstep::bindings {
+
+using coexec::Session;
+using dynamic::StepTensors;
+
+namespace {
+
+// Modes see each op, and gradients of a step want each op's own.
+bool joins_steps() {
+  const Session* session = Session::active_on_this_thread();
+  return session && session->function()->joins_steps && !c10::GradMode::is_enabled() &&
+         !c10::InferenceMode::is_enabled() && !at::impl::torch_function_mode_enabled() &&
+         !c10::impl::dispatch_mode_enabled() && !at::globalContext().deterministicAlgorithms();
+}
+
+bool read_tensors(const py::list& list, std::vector<at::Tensor>& tensors) {
+  tensors.reserve(list.size());
+  for (const auto& item : list) {
+    if (!THPVariable_Check(item.ptr())) return false;
+    tensors.push_back(THPVariable_Unpack(item.ptr()));
+    if (!tensors.back().defined() || coexec::why_foreign(tensors.back()) || tensors.back().is_inference()) return false;
+  }
+  return true;
+}
+
+// None where the step has to go one parameter after the other.
+std::optional<StepTensors> read_step(const py::list& parameters, const py::list& gradients,
+                                     std::initializer_list<py::list> states, const py::list* counts) {
+  if (!joins_steps() || parameters.empty()) return std::nullopt;
+  StepTensors step;
+  bool is_plain = read_tensors(parameters, step.parameters) && read_tensors(gradients, step.gradients);
+  for (const auto& state : states) is_plain = is_plain && read_tensors(state, step.states.emplace_back());
+  if (!is_plain || (counts && (counts->size() != parameters.size() || !read_tensors(*counts, step.counts))) ||
+      !dynamic::fit_one_step(step))
+    return std::nullopt;
+  return step;
+}
+
+void bump(const std::vector<at::Tensor>& tensors, int by) {
+  for (const auto& tensor : tensors)
+    for (int n = 0; n < by; ++n) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+void count(const StepTensors& step) {
+  at::_foreach_add_(step.counts, 1);
+  bump(step.counts, 1);
+}
+
+bool try_adam(const py::list& parameters, const py::list& gradients, const py::list& means, const py::list& squares,
+              const py::list& largest_squares, const py::list& counts, double rate, double beta1, double beta2,
+              double weight_decay, double eps, bool amsgrad, bool maximize, bool is_decoupled) {
+  auto step = amsgrad ? read_step(parameters, gradients, {means, squares, largest_squares}, &counts)
+                      : read_step(parameters, gradients, {means, squares}, &counts);
+  if (!step) return false;
+  const py::gil_scoped_release released;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  count(*step);
+  const at::TensorList largest = amsgrad ? at::TensorList(step->states[2]) : at::TensorList();
+  if (is_decoupled) {
+    at::_fused_adamw_(step->parameters, step->gradients, step->states[0], step->states[1], largest, step->counts, rate,
+                      beta1, beta2, weight_decay, eps, amsgrad, maximize);
+  } else {
+    at::_fused_adam_(step->parameters, step->gradients, step->states[0], step->states[1], largest, step->counts, rate,
+                     beta1, beta2, weight_decay, eps, amsgrad, maximize);
+  }
+  bump(step->parameters, is_decoupled && weight_decay != 0 ? 2 : 1);
+  bump(step->states[0], 1);
+  bump(step->states[1], 2);
+  if (amsgrad) bump(step->states[2], 1);
+  return true;
+}
+
+bool try_sgd(const py::list& parameters, const py::list& gradients, const py::list& buffers, double weight_decay,
+             double momentum, double rate, double dampening, bool nesterov, bool maximize) {
+  const auto step = momentum == 0 ? read_step(parameters, gradients, {}, nullptr)
+                                  : read_step(parameters, gradients, {buffers}, nullptr);
+  if (!step) return false;
+  const py::gil_scoped_release released;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::TensorList momenta = momentum == 0 ? at::TensorList() : at::TensorList(step->states[0]);
+  at::_fused_sgd_(step->parameters, step->gradients, momenta, weight_decay, momentum, rate, dampening, nesterov, maximize,
+                  /*is_first_step=*/false);
+  bump(step->parameters, 1);
+  if (momentum != 0) bump(step->states[0], 2);
+  return true;
+}
+
+bool try_adagrad(const py::list& parameters, const py::list& gradients, const py::list& sums, const py::list& counts,
+                 double rate, double weight_decay, double rate_decay, double eps, bool maximize) {
+  const auto step = read_step(parameters, gradients, {sums}, &counts);
+  if (!step) return false;
+  const py::gil_scoped_release released;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  count(*step);
+  at::_fused_adagrad_(step->parameters, step->gradients, step->states[0], step->counts, rate, rate_decay, weight_decay, eps,
+                      maximize);
+  bump(step->parameters, 1);
+  bump(step->states[0], 1);
+  return true;
+}
+
+}  // namespace
+
+// Each returns whether it has done the step; if not, nothing has happened.
+void bind_optimizers(py::module_& m) {
+  m.def("try_adam", &try_adam);
+  m.def("try_sgd", &try_sgd);
+  m.def("try_adagrad", &try_adagrad);
+}
+
+}  // namespace lockstep::bindings
