@@ -52,6 +52,7 @@ struct Function : std::enable_shared_from_this<Function> {
   bool is_strict = true;         // PyTorch's own kernels only
   bool fuses = false;            // chains of pointwise ops become one kernel
   bool is_deterministic = false; // which kernels run depends on nothing but the program
+  bool rounds_products = false;  // factors of products may be bfloat16
   bool joins_steps = false;      // steps of optimizers are one op for all parameters
   bool waits_for_errors = true;  // errors by value are raised where eager raises them
   std::shared_ptr<CallRecorder> next_recorder;  // records the next call

@@ -601,6 +601,7 @@ Event& Session::open_event(graph::Node* node, const Signature* signature) {
   event.is_strict = function_->is_strict;
   event.may_be_fused = function_->fuses && !at::globalContext().deterministicAlgorithms();
   event.is_deterministic = function_->is_deterministic;
+  event.rounds_products = function_->rounds_products;
   event.workers = event.is_strict || event.is_deterministic ? dynamic::Workers::kAsEager
                   : yields_                                 ? dynamic::Workers::kAsleep
                                                             : dynamic::Workers::kAwake;

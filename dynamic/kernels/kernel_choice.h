@@ -11,8 +11,9 @@
 #include <cstdint>
 #include <limits>
 #include <mutex>
-#include <utility>
 #include <vector>
+
+#include "dynamic/kernels/flag_scope.h"
 
 namespace lockstep::dynamic {
 
@@ -63,24 +64,14 @@ inline std::atomic<uint64_t> preparation_count{0};
 inline std::atomic<int> forced_way{-1};
 
 // While it lives, this thread goes way 0, as eager does it, and measures nothing.
-class FixedChoiceScope {
- public:
-  explicit FixedChoiceScope(bool is_fixed) : before_(std::exchange(is_fixed_, is_fixed)) {}
-  ~FixedChoiceScope() { is_fixed_ = before_; }
-  FixedChoiceScope(const FixedChoiceScope&) = delete;
-  static bool is_fixed() { return is_fixed_; }
-
- private:
-  static inline thread_local bool is_fixed_ = false;
-  bool before_;
-};
+using FixedChoiceScope = FlagScope<struct FixedChoice>;
 
 // Runs the way whose turn it is, and notes what it took. `prepare(way)` counts by half: what it brings about is there
 // already where a neighbour goes the same way. `work` makes problems of one rough size comparable. `handicap(way)`: a way
 // is taken for that much slower than it is.
 template <class Handicap, class Prepare, class Run>
 void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap handicap, Prepare prepare, Run run) {
-  const int forced = FixedChoiceScope::is_fixed() ? 0 : forced_way.load(std::memory_order_relaxed);
+  const int forced = FixedChoiceScope::is_on() ? 0 : forced_way.load(std::memory_order_relaxed);
   if (const int way = forced; way >= 0 && allowed >> way & 1) {
     prepare(way);
     return run(way);

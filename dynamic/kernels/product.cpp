@@ -36,7 +36,7 @@ constexpr int64_t kDeepestForSkinny = 1 << 12;  // sums are not split
 constexpr int64_t kImages = 16;  // so that oneDNN takes it, whatever the number of threads
 constexpr int64_t kBlockRows = 32;
 constexpr int64_t kGrain = 1 << 18;  // multiplications that a thread takes at least
-enum Way { kAsEager, kOneDnn, kSkinny, kAsGradient, kShared };
+enum Way { kAsEager, kOneDnn, kSkinny, kAsGradient, kShared, kRounded };
 enum Kind : int64_t { kProducts = 18, kProduct = 19 };  // of the problem; convolutions have smaller ones
 
 // Nobody asked for other bits, or for the same ones.
@@ -133,6 +133,21 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
   return out;
 }
 
+// Where the processor multiplies pairs of these; elsewhere nothing is gained.
+bool may_round(int64_t work) {
+  static const bool has_instructions = __builtin_cpu_supports("avx512bf16");
+  return RoundedProductsScope::is_on() && has_instructions && work >= kSmallestForOneDnn &&
+         at::globalContext().userEnabledMkldnn();
+}
+
+// Of two matrices or of many; sums are float32.
+Tensor rounded(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias) {
+  const auto a = left.to(at::kBFloat16), b = right.to(at::kBFloat16);
+  auto out = (left.dim() == 2 ? at::mm(a, b) : at::bmm(a, b)).to(at::kFloat);
+  if (bias) out.add_(*bias);
+  return out;
+}
+
 double handicap(int way) { return way == kShared || way == kSkinny ? 1.0 : team_handicap(); }
 
 uint32_t allowed_ways(const Tensor& left, const Tensor& right, bool has_bias, int64_t work) {
@@ -143,6 +158,7 @@ uint32_t allowed_ways(const Tensor& left, const Tensor& right, bool has_bias, in
   }
   if (work <= kLargestForSkinny && left.size(1) <= kDeepestForSkinny) ways |= 1u << kSkinny;
   if (has_shared_products() && work >= 2 * kSmallestPart && loop_threads() > 1) ways |= 1u << kShared;
+  if (may_round(work)) ways |= 1u << kRounded;
   return ways;
 }
 
@@ -150,7 +166,8 @@ template <class Eager>
 Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias, Eager eager) {
   const int64_t work = left.numel() * right.size(1);
   const Problem problem{kProduct, bias.has_value(), rough_size(left.size(0)), rough_size(left.size(1)), right.size(1),
-                        left.is_contiguous(), right.is_contiguous(), at::get_num_threads(), has_board()};
+                        left.is_contiguous(), right.is_contiguous(), at::get_num_threads(), has_board(),
+                        RoundedProductsScope::is_on()};
   Tensor result;
   run_chosen(
       problem, allowed_ways(left, right, bias.has_value(), work), static_cast<double>(work), handicap, [](int) {},
@@ -159,6 +176,7 @@ Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tens
                  : way == kSkinny     ? by_strips(left, right, bias)
                  : way == kAsGradient ? as_gradient(left, right)
                  : way == kShared     ? multiply_in_parts(left, right, bias)
+                 : way == kRounded    ? rounded(left, right, bias)
                                       : eager();
       });
   return result;
@@ -182,6 +200,7 @@ uint32_t allowed_ways_of_products(const Tensor& left, const Tensor& right) {
   if (has_shared_products() && left.size(0) > 1 && work * left.size(0) >= 2 * kSmallestPart && loop_threads() > 1 &&
       are_dense(left) && are_dense(right))
     ways |= 1u << kShared;
+  if (may_round(work * left.size(0))) ways |= 1u << kRounded;
   return ways;
 }
 
@@ -223,13 +242,14 @@ bool try_bmm(torch::jit::Stack& stack) {
   const int64_t work = left.numel() * right.size(2);
   const Problem problem{kProducts, rough_size(left.size(0)), rough_size(left.size(1)), rough_size(left.size(2)),
                         rough_size(right.size(2)), left.stride(2) == 1, has_dense_rows(right), at::get_num_threads(),
-                        has_board()};
+                        has_board(), RoundedProductsScope::is_on()};
   Tensor result;
   run_chosen(
       problem, allowed, static_cast<double>(work), handicap, [](int) {}, [&](int way) {
-        result = way == kSkinny   ? one_by_one(left, right)
-                 : way == kShared ? multiply_all_in_parts(left, right)
-                                  : at::bmm(left, right);
+        result = way == kSkinny    ? one_by_one(left, right)
+                 : way == kShared  ? multiply_all_in_parts(left, right)
+                 : way == kRounded ? rounded(left, right, std::nullopt)
+                                   : at::bmm(left, right);
       });
   replace(stack, std::move(result));
   return true;

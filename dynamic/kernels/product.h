@@ -3,7 +3,12 @@
 
 #include <ATen/core/stack.h>
 
+#include "dynamic/kernels/flag_scope.h"
+
 namespace lockstep::dynamic {
+
+// While it lives, factors may be rounded to bfloat16 on this thread, and what comes out as well (numerics="fast").
+using RoundedProductsScope = FlagScope<struct RoundedProducts>;
 
 // aten::mm, aten::addmm and aten::bmm on a boxed stack. False: nothing was touched, PyTorch's own kernel is to run.
 bool try_mm(torch::jit::Stack& stack);

@@ -52,6 +52,7 @@ struct alignas(kCacheLine) Event {
   bool is_strict = true;             // PyTorch's own kernels only
   bool may_be_fused = false;
   bool is_deterministic = false;     // which kernel runs it may not depend on measurements or on what is compiled yet
+  bool rounds_products = false;      // factors of products may be bfloat16
   Workers workers = Workers::kAsEager;
   bool grad_mode = false;            // whether gradients were wanted where it was asked
   unsigned float_mode = 0;           // whether denormals are flushed where it was asked

@@ -8,6 +8,7 @@
 
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/kernel_table.h"
+#include "dynamic/kernels/product.h"
 #include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/kernel_work.h"
@@ -238,6 +239,7 @@ void run_kernel(const Event& event, torch::jit::Stack& stack) {
   const auto& op = *event.node->op;
   const auto* own = event.is_strict ? nullptr : find_own_kernel(op);
   const FixedChoiceScope fixed(event.is_deterministic);
+  const RoundedProductsScope rounded(event.rounds_products);
   const bool in_any_order = own && own->map_kernel && event.may_hide() && has_contiguous_maps(event);
   if (!own || !own->run(stack, in_any_order)) op.handle.callBoxed(&stack);
 }

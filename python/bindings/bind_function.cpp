@@ -139,10 +139,10 @@ struct Callable {
   }
 };
 
-using Settings = std::tuple<bool, std::string, bool, bool, bool, bool>;  // lockstep.knobs.for_core
+using Settings = std::tuple<bool, std::string, bool, bool, bool, bool, bool>;  // lockstep.knobs.for_core
 
 void configure(Function& function, const Settings& settings) {
-  const auto& [waits_for_errors, runner, is_strict, fuses, is_deterministic, joins_steps] = settings;
+  const auto& [waits_for_errors, runner, is_strict, fuses, is_deterministic, joins_steps, rounds_products] = settings;
   function.waits_for_errors = waits_for_errors;
   function.forced_way = runner == "inplace" ? Way::kInPlace : runner == "yielding" ? Way::kYielding : Way::kBehind;
   function.adapts_workers = runner == "auto";
@@ -150,6 +150,7 @@ void configure(Function& function, const Settings& settings) {
   function.fuses = fuses;
   function.is_deterministic = is_deterministic;
   function.joins_steps = joins_steps;
+  function.rounds_products = rounds_products;
 }
 
 // False where this call is to run eagerly.

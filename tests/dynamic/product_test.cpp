@@ -68,6 +68,33 @@ void expect_ways_agree(int64_t rows, int64_t depth, int64_t columns) {
   }
 }
 
+// Three digits, as named by the user; nothing is rounded where it was not named.
+TEST_F(Products, RoundedOnesOnlyWhereTheyAreNamed) {
+  const auto left = at::randn({300, 500}), right = at::randn({500, 400}), bias = at::randn({400});
+  const auto lefts = at::randn({6, 200, 300}), rights = at::randn({6, 300, 150});
+  const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble)) + bias.to(at::kDouble);
+  const auto exacts = lefts.to(at::kDouble).bmm(rights.to(at::kDouble));
+  constexpr int kRounded = 5;
+  for (const bool is_named : {false, true}) {
+    const RoundedProductsScope named(is_named);
+    const bool is_rounded = is_named && __builtin_cpu_supports("avx512bf16");
+    forced_way = kRounded;
+    torch::jit::Stack with_bias{bias, left, right, 1, 1}, many{lefts, rights};
+    ASSERT_TRUE(try_addmm(with_bias));
+    ASSERT_TRUE(try_bmm(many));
+    forced_way = -1;
+    for (const auto& [own, sought] : {std::pair(with_bias[0].toTensor(), exact), std::pair(many[0].toTensor(), exacts)}) {
+      const double error = (own.to(at::kDouble) - sought).abs().max().item<double>() / sought.abs().max().item<double>();
+      EXPECT_LE(error, is_rounded ? 1e-2 : 1e-6);
+      if (is_rounded) {
+        EXPECT_GT(error, 1e-5);
+      }
+      EXPECT_EQ(own.scalar_type(), at::kFloat);
+      EXPECT_TRUE(own.is_contiguous());
+    }
+  }
+}
+
 // Each way on every shape: rows and columns that fill no register, tile or block.
 TEST_F(Products, SkinnyOnes) {
   for (const int64_t rows : {1, 7, 33}) {

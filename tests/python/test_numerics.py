@@ -76,7 +76,7 @@ def test_training_stays_with_eager(tmp_path):
     assert lockstep.stats(step)["graph_ops"] > 0.9 * lockstep.stats(step)["ops"]
     step(torch.randn(6, 3, 20, 20), torch.randint(10, (6,)))
     assert _C.fusion_statistics()["groups"] > groups
-    assert (tmp_path / "kernel-choices-7.txt").exists()
+    assert (tmp_path / "kernel-choices-8.txt").exists()
     assert torch.equal(own_state, eager_state), "other random numbers were drawn"
     assert own[0] == pytest.approx(eager[0], rel=1e-5)
     assert own == pytest.approx(eager, rel=1e-3)
@@ -84,6 +84,32 @@ def test_training_stays_with_eager(tmp_path):
         exact, lambda fn: lockstep.function(fn, when="always", numerics="strict"), 24
     )
     assert strict == eager, "strict takes PyTorch's own kernels, whatever other functions do"
+
+
+def test_fast_rounds_products_and_nothing_else():
+    torch.manual_seed(0)
+    left, right = torch.randn(512, 600), torch.randn(600, 700)
+    exact = left @ right
+    products = {}
+    for numerics in ("default", "fast"):
+
+        @lockstep.function(when="always", numerics=numerics)
+        def multiply():
+            return left @ right, left * 1.1 - left
+
+        for _ in range(40):
+            product, pointwise = multiply()
+        torch.testing.assert_close(pointwise, left * 1.1 - left, rtol=1e-6, atol=1e-6)
+        products[numerics] = product
+    torch.testing.assert_close(products["default"], exact, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(products["fast"], exact, rtol=2e-2, atol=0.5)
+    model = ConvolutionNet()
+    twin = copy.deepcopy(model)
+    eager, eager_state, _ = train(model, lambda fn: fn, 12)
+    fast = functools.partial(lockstep.function, when="always", numerics="fast")
+    own, own_state, _ = train(twin, fast, 12)
+    assert torch.equal(own_state, eager_state), "other random numbers were drawn"
+    assert own == pytest.approx(eager, rel=3e-2)
 
 
 def test_in_place_kernels_are_fused_too():
