@@ -277,7 +277,7 @@ Session::NativeRun::NativeRun(Session& session, const OpInfo& op, bool in_graph)
 
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {
   const NativeRun run(*this, op, in_graph);
-  if (phase_ == Phase::kTracing && function_->joins_steps && dynamic::try_run_joined(op, *stack)) return;
+  if (function_->joins_steps && dynamic::try_run_joined(op, *stack)) return;
   op.handle.redispatchBoxed(keys_, stack);  // goes on below the hook: what is above has been done
 }
 

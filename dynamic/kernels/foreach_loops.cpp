@@ -27,12 +27,12 @@ struct Piece {
 };
 
 // Of all tensors, if each is float32 and without holes.
-std::optional<std::vector<Piece>> pieces_of(const std::vector<at::Tensor>& tensors) {
+std::optional<std::vector<Piece>> pieces_of(const std::vector<at::Tensor>& tensors, bool is_written = false) {
   std::vector<Piece> pieces;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& tensor = tensors[i];
     if (!is_float_tensor(tensor) || !tensor.is_non_overlapping_and_dense() || tensor._is_zerotensor()) return std::nullopt;
-    auto* values = const_cast<float*>(tensor.const_data_ptr<float>());
+    auto* values = is_written ? tensor.mutable_data_ptr<float>() : const_cast<float*>(tensor.const_data_ptr<float>());
     for (int64_t at = 0; at < tensor.numel(); at += kPiece)
       pieces.push_back({values + at, std::min(kPiece, tensor.numel() - at), i});
   }
@@ -91,7 +91,7 @@ bool try_foreach_scale(torch::jit::Stack& stack) {
   const auto& number = stack[1].toTensor();
   if (!is_float_tensor(number) || number.dim() != 0) return false;
   const auto tensors = stack[0].toTensorVector();
-  const auto pieces = pieces_of(tensors);
+  const auto pieces = pieces_of(tensors, /*is_written=*/true);
   const auto* value = number.const_data_ptr<float>();
   if (!pieces || overlap(*pieces, value)) return false;
   each_piece(*pieces, [&, factor = *value](int64_t i) {

@@ -106,6 +106,7 @@ std::span<const OwnKernelRow> exact_kernels() { return kExact; }
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op) { return find_facts(op).row; }
 
 bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack) {
+  if (op.args.empty() || op.args[0].kind != graph::ArgKind::kTensorList) return false;
   const auto& facts = find_facts(op);
   if (!facts.is_joined) return false;
   const auto args = torch::jit::last(stack, op.args.size());

@@ -35,7 +35,7 @@ std::span<const OwnKernelRow> exact_kernels();
 std::span<const OwnKernelRow> measured_kernels();
 
 // What lockstep/optimizers.py asks for in place of a loop over single parameters: they round as that loop does, which
-// PyTorch's kernels for these ops do not. So they run where a call is recorded, too.
+// PyTorch's kernels for these ops do not. So they run wherever these ops do, where a call is recorded, too.
 std::span<const OwnKernelRow> joined_kernels();
 
 // Null if there is none.

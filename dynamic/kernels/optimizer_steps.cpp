@@ -15,11 +15,12 @@ namespace lockstep::dynamic {
 namespace {
 
 constexpr int64_t kPiece = 1 << 14;  // values that one thread takes at once
+constexpr int64_t kFew = 1 << 17;    // parameters that one thread has done in some 100 us
 
-// A tensor without holes, as a part of its storage.
+// A tensor without holes, as a part of its storage or of all memory.
 struct Range {
-  const c10::StorageImpl* storage;
-  int64_t begin, end;
+  const c10::StorageImpl* storage;  // null: begin and end are addresses
+  uintptr_t begin, end;
   bool is_written;
 };
 
@@ -49,7 +50,13 @@ bool writes_what_others_use(std::vector<Range>& ranges) {
 
 }  // namespace
 
-bool fit_one_step(const StepTensors& tensors) {
+bool has_usual_rates(double rate, double weight_decay, std::initializer_list<double> below_one) {
+  constexpr double kMost = 1e30;
+  return std::abs(rate) < kMost && std::abs(weight_decay) < kMost &&
+         std::all_of(below_one.begin(), below_one.end(), [](double number) { return number >= 0 && number < 1; });
+}
+
+bool fit_one_step(const StepTensors& tensors, SharedBy shared_by) {
   const size_t count = tensors.parameters.size();
   const auto is_complete = [count](const std::vector<at::Tensor>& list) { return list.size() == count; };
   if (!is_complete(tensors.gradients) || !std::all_of(tensors.states.begin(), tensors.states.end(), is_complete) ||
@@ -57,9 +64,11 @@ bool fit_one_step(const StepTensors& tensors) {
     return false;
   std::vector<Range> ranges;
   ranges.reserve(count * (3 + tensors.states.size()));
-  const auto add = [&ranges](const at::Tensor& tensor, bool is_written) {
-    const int64_t begin = tensor.storage_offset();
-    ranges.push_back({tensor.storage().unsafeGetStorageImpl(), begin, begin + tensor.numel(), is_written});
+  const auto add = [&](const at::Tensor& tensor, bool is_written) {
+    const bool by_address = shared_by == SharedBy::kAddress;
+    const uintptr_t begin = by_address ? reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) : tensor.storage_offset();
+    const size_t values = tensor.numel() * (by_address ? sizeof(float) : 1);
+    ranges.push_back({by_address ? nullptr : tensor.storage().unsafeGetStorageImpl(), begin, begin + values, is_written});
   };
   for (size_t i = 0; i < count; ++i) {
     const auto& parameter = tensors.parameters[i];
@@ -95,14 +104,31 @@ void each_piece(const std::vector<at::Tensor>& parameters, const Body& body) {
     for (int64_t begin = 0; begin < count; begin += kPiece) pieces.push_back({p, begin, std::min(kPiece, count - begin)});
   }
   const auto count = static_cast<int64_t>(pieces.size());
-  shared_loop(0, count, values <= kPiece ? std::max<int64_t>(count, 1) : 1, [&](int64_t begin, int64_t end) {
+  shared_loop(0, count, values <= kFew ? std::max<int64_t>(count, 1) : 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) body(pieces[i]);
   });
 }
 
-float* memory_of(const at::Tensor& tensor, const Piece& piece) {
-  return const_cast<float*>(tensor.const_data_ptr<float>()) + piece.begin;
+// Where the values of each tensor begin. What is written and shares its memory until then gets its own.
+std::vector<float*> memory_to_write(const std::vector<at::Tensor>& tensors) {
+  std::vector<float*> memory;
+  for (const auto& tensor : tensors) memory.push_back(tensor.mutable_data_ptr<float>());
+  return memory;
 }
+
+struct Memory {
+  std::vector<float*> parameters;
+  std::vector<const float*> gradients;
+  std::vector<std::vector<float*>> states;
+
+  explicit Memory(const StepTensors& step) : parameters(memory_to_write(step.parameters)) {
+    for (const auto& gradient : step.gradients) gradients.push_back(gradient.const_data_ptr<float>());
+    for (const auto& state : step.states) states.push_back(memory_to_write(state));
+  }
+  float* parameter(const Piece& piece) const { return parameters[piece.parameter] + piece.begin; }
+  const float* gradient(const Piece& piece) const { return gradients[piece.parameter] + piece.begin; }
+  float* state(size_t which, const Piece& piece) const { return states[which][piece.parameter] + piece.begin; }
+};
 
 // Scaled gradients and steps that may be skipped are PyTorch's, and so is all where its bits are asked for.
 bool is_refused(const c10::IValue& grad_scale, const c10::IValue& found_inf) {
@@ -119,7 +145,7 @@ bool try_adam(torch::jit::Stack& stack, bool is_decoupled) {
                    {stack[2].toTensorVector(), stack[3].toTensorVector()}, stack[5].toTensorVector()};
   const bool keeps_largest = stack[11].toBool();
   if (keeps_largest) step.states.push_back(stack[4].toTensorVector());
-  if (step.counts.size() != step.parameters.size() || !fit_one_step(step)) return false;
+  if (step.counts.size() != step.parameters.size() || !fit_one_step(step, SharedBy::kAddress)) return false;
   const double rate = stack[6].toDouble(), beta1 = stack[7].toDouble(), beta2 = stack[8].toDouble();
   const double weight_decay = stack[9].toDouble();
   AdamNumbers common;
@@ -137,11 +163,10 @@ bool try_adam(torch::jit::Stack& stack, bool is_decoupled) {
     numbers[i].correction = static_cast<float>(std::sqrt(1 - std::pow(beta2, count)));
   }
   const auto& loops = optimizer_loops();
+  const Memory memory(step);
   each_piece(step.parameters, [&](const Piece& piece) {
-    const size_t p = piece.parameter;
-    loops.adam(memory_of(step.parameters[p], piece), memory_of(step.gradients[p], piece),
-               memory_of(step.states[0][p], piece), memory_of(step.states[1][p], piece),
-               keeps_largest ? memory_of(step.states[2][p], piece) : nullptr, piece.count, numbers[p]);
+    loops.adam(memory.parameter(piece), memory.gradient(piece), memory.state(0, piece), memory.state(1, piece),
+               keeps_largest ? memory.state(2, piece) : nullptr, piece.count, numbers[piece.parameter]);
   });
   stack.clear();
   return true;
@@ -161,7 +186,7 @@ bool try_sgd_step(torch::jit::Stack& stack) {
   const double momentum = stack[4].toDouble();
   const bool has_momentum = momentum != 0;
   if (has_momentum) step.states.push_back(stack[2].toTensorVector());
-  if (!fit_one_step(step)) return false;
+  if (!fit_one_step(step, SharedBy::kAddress)) return false;
   numbers.sign = stack[8].toBool() ? -1 : 1;
   numbers.weight_decay = static_cast<float>(stack[3].toDouble());
   numbers.momentum = static_cast<float>(momentum);
@@ -169,10 +194,10 @@ bool try_sgd_step(torch::jit::Stack& stack) {
   numbers.rate = static_cast<float>(stack[5].toDouble());
   numbers.is_nesterov = stack[7].toBool();
   const auto& loops = optimizer_loops();
+  const Memory memory(step);
   each_piece(step.parameters, [&](const Piece& piece) {
-    const size_t p = piece.parameter;
-    loops.sgd(memory_of(step.parameters[p], piece), memory_of(step.gradients[p], piece),
-              has_momentum ? memory_of(step.states[0][p], piece) : nullptr, piece.count, numbers);
+    loops.sgd(memory.parameter(piece), memory.gradient(piece), has_momentum ? memory.state(0, piece) : nullptr,
+              piece.count, numbers);
   });
   stack.clear();
   return true;
@@ -183,7 +208,7 @@ bool try_adagrad_step(torch::jit::Stack& stack) {
   if (is_refused(stack[9], stack[10])) return false;
   const StepTensors step{stack[0].toTensorVector(), stack[1].toTensorVector(), {stack[2].toTensorVector()},
                          stack[3].toTensorVector()};
-  if (step.counts.size() != step.parameters.size() || !fit_one_step(step)) return false;
+  if (step.counts.size() != step.parameters.size() || !fit_one_step(step, SharedBy::kAddress)) return false;
   AdagradNumbers common;
   common.sign = stack[8].toBool() ? -1 : 1;
   common.weight_decay = static_cast<float>(stack[6].toDouble());
@@ -192,10 +217,10 @@ bool try_adagrad_step(torch::jit::Stack& stack) {
   for (size_t i = 0; i < numbers.size(); ++i)
     numbers[i].rate = static_cast<float>(stack[4].toDouble() / (1 + (count_of(step.counts[i]) - 1) * stack[5].toDouble()));
   const auto& loops = optimizer_loops();
+  const Memory memory(step);
   each_piece(step.parameters, [&](const Piece& piece) {
-    const size_t p = piece.parameter;
-    loops.adagrad(memory_of(step.parameters[p], piece), memory_of(step.gradients[p], piece),
-                  memory_of(step.states[0][p], piece), piece.count, numbers[p]);
+    loops.adagrad(memory.parameter(piece), memory.gradient(piece), memory.state(0, piece), piece.count,
+                  numbers[piece.parameter]);
   });
   stack.clear();
   return true;
@@ -208,7 +233,7 @@ bool try_count_steps(torch::jit::Stack& stack) {
   for (const auto& tensor : tensors)
     if (!is_whole(tensor) || tensor.dim() != 0) return false;
   const auto number = static_cast<float>(stack[1].toScalar().toDouble());
-  for (const auto& tensor : tensors) *const_cast<float*>(tensor.const_data_ptr<float>()) += number;
+  for (const auto& tensor : tensors) *tensor.mutable_data_ptr<float>() += number;
   stack.clear();
   return true;
 }

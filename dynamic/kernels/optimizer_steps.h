@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
-#include <span>
+#include <initializer_list>
 #include <vector>
 
 namespace lockstep::dynamic {
@@ -18,9 +18,13 @@ struct StepTensors {
   std::vector<at::Tensor> counts;               // of steps, one number each; none where the optimizer does not count
 };
 
+// How tensors that share memory are known: by their storages, if no two of these share any, or by addresses.
+enum class SharedBy { kStorage, kAddress };
 // Whether the kernels below take them: float32 in plain memory, all tensors of a parameter laid out alike and without
-// holes, and none of those that are written overlapping another. Looks at no values: placeholders will do.
-bool fit_one_step(const StepTensors& tensors);
+// holes, and none of those that are written overlapping another. Looks at no values: by storage, placeholders will do.
+bool fit_one_step(const StepTensors& tensors, SharedBy shared_by);
+// Whether the loop's numbers are those of the kernels: it raises where one does not fit float32, or nothing is divided by.
+bool has_usual_rates(double rate, double weight_decay, std::initializer_list<double> below_one = {});
 
 // For the kernel table: aten::_fused_adam_ and its kin, with numbers as rates.
 bool try_adam_step(torch::jit::Stack& stack);

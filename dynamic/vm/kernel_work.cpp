@@ -17,9 +17,11 @@ constexpr double kLightMultiplications = 1 << 23;
 constexpr int64_t kTinyElements = 1 << 15;
 constexpr double kTinyMultiplications = 1 << 18;
 
+constexpr int64_t kTensors = 3;  // of an op
+
 enum class Work : uint8_t {
   kElements,  // some steps for each element of the largest tensor
-  kLists,     // ... of all tensors together
+  kLists,     // ... for each element of all tensors together, of which one op has some three
   kProduct,   // of matrices, or a convolution
   kMore,      // grows faster than its tensors
 };
@@ -58,7 +60,7 @@ bool has_at_most(const Event& event, int64_t most_elements, double most_multipli
     }
   switch (kind_of(*event.node->op)) {
     case Work::kElements: return elements[0] <= most_elements;
-    case Work::kLists: return all_elements <= most_elements;
+    case Work::kLists: return all_elements <= kTensors * most_elements;
     // (a, b) by (b, c) gives (a, c): the root of a*b * b*c * a*c multiplications. A convolution has about as many.
     case Work::kProduct: {
       double product = 1;

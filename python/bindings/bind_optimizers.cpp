@@ -13,6 +13,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 
 #include <optional>
 
@@ -29,20 +30,29 @@ using dynamic::StepTensors;
 
 namespace {
 
-// Modes see each op, and gradients of a step want each op's own.
+// Modes and tracers see each op, and gradients of a step want each op's own.
 bool joins_steps() {
   const Session* session = Session::active_on_this_thread();
   return session && session->function()->joins_steps && !c10::GradMode::is_enabled() &&
          !c10::InferenceMode::is_enabled() && !at::impl::torch_function_mode_enabled() &&
-         !c10::impl::dispatch_mode_enabled() && !at::globalContext().deterministicAlgorithms();
+         !c10::impl::dispatch_mode_enabled() && !torch::jit::tracer::isTracing() &&
+         !at::globalContext().deterministicAlgorithms();
+}
+
+// Nobody but PyTorch says what its ops do (subclasses may), nothing hangs on it that they would carry along, and its storage
+// shares no memory with another one.
+bool is_plain(const at::Tensor& tensor) {
+  if (!tensor.defined() || coexec::why_foreign(tensor) || tensor.is_inference() || tensor._fw_grad(0).defined()) return false;
+  const auto* storage = tensor.storage().unsafeGetStorageImpl();
+  return coexec::link_of(storage) || coexec::owns_plain_memory(storage);
 }
 
 bool read_tensors(const py::list& list, std::vector<at::Tensor>& tensors) {
   tensors.reserve(list.size());
   for (const auto& item : list) {
-    if (!THPVariable_Check(item.ptr())) return false;
+    if (!THPVariable_CheckExact(item.ptr())) return false;
     tensors.push_back(THPVariable_Unpack(item.ptr()));
-    if (!tensors.back().defined() || coexec::why_foreign(tensors.back()) || tensors.back().is_inference()) return false;
+    if (!is_plain(tensors.back())) return false;
   }
   return true;
 }
@@ -52,10 +62,10 @@ std::optional<StepTensors> read_step(const py::list& parameters, const py::list&
                                      std::initializer_list<py::list> states, const py::list* counts) {
   if (!joins_steps() || parameters.empty()) return std::nullopt;
   StepTensors step;
-  bool is_plain = read_tensors(parameters, step.parameters) && read_tensors(gradients, step.gradients);
-  for (const auto& state : states) is_plain = is_plain && read_tensors(state, step.states.emplace_back());
-  if (!is_plain || (counts && (counts->size() != parameters.size() || !read_tensors(*counts, step.counts))) ||
-      !dynamic::fit_one_step(step))
+  bool all_are_plain = read_tensors(parameters, step.parameters) && read_tensors(gradients, step.gradients);
+  for (const auto& state : states) all_are_plain = all_are_plain && read_tensors(state, step.states.emplace_back());
+  if (!all_are_plain || (counts && (counts->size() != parameters.size() || !read_tensors(*counts, step.counts))) ||
+      !dynamic::fit_one_step(step, dynamic::SharedBy::kStorage))
     return std::nullopt;
   return step;
 }
@@ -73,6 +83,8 @@ void count(const StepTensors& step) {
 bool try_adam(const py::list& parameters, const py::list& gradients, const py::list& means, const py::list& squares,
               const py::list& largest_squares, const py::list& counts, double rate, double beta1, double beta2,
               double weight_decay, double eps, bool amsgrad, bool maximize, bool is_decoupled) {
+  const double first_rate = rate / (1 - beta1);  // the largest: later ones are corrected by less
+  if (!dynamic::has_usual_rates(first_rate, weight_decay, {beta1, beta2}) || !dynamic::has_usual_rates(rate, eps)) return false;
   auto step = amsgrad ? read_step(parameters, gradients, {means, squares, largest_squares}, &counts)
                       : read_step(parameters, gradients, {means, squares}, &counts);
   if (!step) return false;
@@ -96,6 +108,7 @@ bool try_adam(const py::list& parameters, const py::list& gradients, const py::l
 
 bool try_sgd(const py::list& parameters, const py::list& gradients, const py::list& buffers, double weight_decay,
              double momentum, double rate, double dampening, bool nesterov, bool maximize) {
+  if (!dynamic::has_usual_rates(rate, weight_decay) || !dynamic::has_usual_rates(momentum, dampening)) return false;
   const auto step = momentum == 0 ? read_step(parameters, gradients, {}, nullptr)
                                   : read_step(parameters, gradients, {buffers}, nullptr);
   if (!step) return false;
@@ -111,6 +124,7 @@ bool try_sgd(const py::list& parameters, const py::list& gradients, const py::li
 
 bool try_adagrad(const py::list& parameters, const py::list& gradients, const py::list& sums, const py::list& counts,
                  double rate, double weight_decay, double rate_decay, double eps, bool maximize) {
+  if (!dynamic::has_usual_rates(rate, weight_decay) || !dynamic::has_usual_rates(rate_decay, eps)) return false;
   const auto step = read_step(parameters, gradients, {sums}, &counts);
   if (!step) return false;
   const py::gil_scoped_release released;

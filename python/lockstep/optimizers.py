@@ -7,20 +7,28 @@ rates that are tensors, `capturable`, `differentiable`, modes that watch each op
 """
 
 import functools
+import types
 from importlib import import_module
 
 import torch
 
-_PLAIN = (float, int, bool, type(None))
 # What the loops over single parameters treat apart; each off or absent.
 _SPECIAL = (
     "grad_scale", "found_inf", "has_complex", "has_sparse_grad", "capturable", "differentiable",
 )  # fmt: skip
+_LARGEST = 2**53  # of the integers that are floats
 
 
-def _is_plain(numbers: dict) -> bool:
-    return all(type(number) in _PLAIN for number in numbers.values()) and not any(
-        map(numbers.get, _SPECIAL)
+def _is_plain(name: str, number) -> bool:
+    if name in _SPECIAL:
+        return number is None or number is False
+    kind = type(number)
+    return kind is float or kind is bool or (kind is int and abs(number) < _LARGEST)
+
+
+def _are_plain(lists: tuple, numbers: dict) -> bool:
+    return all(type(tensors) is list for tensors in lists) and all(
+        map(_is_plain, numbers.keys(), numbers.values())
     )
 
 
@@ -49,18 +57,21 @@ def _join(library, optimizer: str, list_count: int, join) -> None:
     module, name = import_module(f"torch.optim.{optimizer}"), f"_single_tensor_{optimizer}"
     single = getattr(module, name)
 
-    @functools.wraps(single)
+    are_plain = _are_plain
+
     def step(*lists, **numbers):
         if (
             torch.compiler.is_compiling()
             or not library.is_active()
             or len(lists) != list_count
-            or not _is_plain(numbers)
+            or not are_plain(lists, numbers)
             or not join(library, *lists, **numbers)
         ):
             single(*lists, **numbers)
 
-    setattr(module, name, step)
+    # TorchScript compiles what is wrapped, by the names of the module around the wrapper.
+    there = types.FunctionType(step.__code__, vars(module), name, None, step.__closure__)
+    setattr(module, name, functools.update_wrapper(there, single))
 
 
 def install(library) -> None:

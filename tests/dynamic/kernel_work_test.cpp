@@ -29,6 +29,12 @@ TEST(KernelWork, ElementsCount) {
   EXPECT_FALSE(is_light_op("aten::sum", {at::rand({1000, 1000}), c10::IValue()}));  // the largest tensor does
 }
 
+TEST(KernelWork, TensorsOfListsCountTogether) {
+  const std::vector<at::Tensor> few(10, at::rand({100})), many(10, at::rand({300, 300}));
+  EXPECT_TRUE(is_light_op("aten::_foreach_add_.Scalar", {few, 1.0}));
+  EXPECT_FALSE(is_light_op("aten::_foreach_add_.Scalar", {many, 1.0}));
+}
+
 TEST(KernelWork, ProductsCountMultiplications) {
   EXPECT_TRUE(is_light_op("aten::mm", {at::rand({32, 128}), at::rand({128, 256})}));
   EXPECT_FALSE(is_light_op("aten::mm", {at::rand({256, 256}), at::rand({256, 256})}));

@@ -4,10 +4,12 @@ import copy
 from importlib import import_module
 
 import lockstep
+import numpy as np
 import pytest
 import torch
 from lockstep import _C
 from torch import nn
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 KINDS = {
@@ -304,3 +306,166 @@ def test_errors_are_those_of_the_loop():
         with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
             step()
     assert torch.equal(parameter.detach(), torch.ones(3))
+
+
+def run_sgd(decorate, prepare, calls=5, **options):
+    """Steps of SGD after `prepare(parameters)`, which may give gradients; the parameters."""
+    parameters = [nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))]
+    for parameter in parameters:
+        parameter.grad = torch.full((4,), 2.0)
+    replaced = prepare(parameters)
+    parameters = replaced or parameters
+    optimizer = torch.optim.SGD(parameters, **{"lr": 0.1, "momentum": 0.5, **options})
+
+    @decorate
+    def step():
+        optimizer.step()
+
+    for _ in range(calls):
+        step()
+    return torch.stack([p.detach().clone() for p in parameters]), step
+
+
+class Zeroing(torch.Tensor):
+    """Says itself what adding to another tensor does."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") == "add_":
+            with torch._C.DisableTorchFunctionSubclass():
+                return args[0].zero_()
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def share_a_buffer(parameters):
+    buffer = np.zeros(4, dtype=np.float32)
+    parameters[:] = [nn.Parameter(torch.from_numpy(buffer)) for _ in parameters]
+    for parameter in parameters:
+        parameter.grad = torch.ones(4)
+
+
+def lend_gradients(parameters):
+    for parameter in parameters:
+        parameter.grad = torch.from_numpy(parameter.detach().numpy())
+
+
+def make_gradients_special(parameters):
+    for parameter in parameters:
+        parameter.grad = parameter.grad.as_subclass(Zeroing)
+
+
+@pytest.mark.parametrize("prepare", [share_a_buffer, lend_gradients, make_gradients_special])
+def test_memory_and_types_of_others_are_left_to_the_loop(prepare):
+    own, step = run_sgd(default, prepare)
+    theirs, _ = run_sgd(eager, prepare)
+    assert not is_joined(step)
+    assert torch.equal(own, theirs)
+
+
+def test_what_shares_memory_until_written_is_not_written_through():
+    def run(decorate):
+        parameter = nn.Parameter(torch.ones(4))
+        optimizer = torch.optim.SGD([parameter], 0.1)
+        kept = []
+
+        @decorate
+        def step():
+            kept.append(torch._lazy_clone(parameter.detach()))
+            parameter.grad = torch.ones(4)
+            optimizer.step()
+
+        for _ in range(5):
+            step()
+        return torch.stack(kept)
+
+    assert torch.equal(run(default), run(eager))
+
+
+def test_tangents_are_carried_along():
+    def run(decorate):
+        parameter = nn.Parameter(torch.ones(4))
+        optimizer = torch.optim.SGD([parameter], 0.1)
+
+        @decorate
+        def step():
+            with forward_ad.dual_level():
+                parameter.grad = forward_ad.make_dual(torch.ones(4), torch.full((4,), 2.0))
+                optimizer.step()
+                return forward_ad.unpack_dual(parameter).tangent.clone()
+
+        return torch.stack([step() for _ in range(4)])
+
+    assert torch.equal(run(default), run(eager))
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda p: torch.optim.SGD(p, 1e39), RuntimeError),
+        (lambda p: torch.optim.Adam(p, 1e38), RuntimeError),
+        (lambda p: torch.optim.Adagrad(p, 0.1, weight_decay=1e39), RuntimeError),
+        (lambda p: torch.optim.SGD(p, 10**400), OverflowError),
+    ],
+    ids=["rate", "corrected_rate", "weight_decay", "integer"],
+)
+def test_numbers_that_do_not_fit_are_errors(make, error):
+    def run(decorate):
+        parameter = nn.Parameter(torch.ones(4))
+        optimizer = make([parameter])
+
+        @decorate
+        def step():
+            parameter.grad = torch.ones(4)
+            optimizer.step()
+
+        messages = []
+        for _ in range(3):
+            with pytest.raises(error) as caught:
+                step()
+            messages.append(str(caught.value))
+        return messages, parameter.detach().tolist()
+
+    assert run(default) == run(eager)
+
+
+def test_functional_forms_take_what_they_took():
+    sgd = import_module("torch.optim.sgd").sgd
+    numbers = dict(
+        weight_decay=0.0, momentum=0.0, lr=0.1, dampening=0.0, nesterov=False, maximize=False
+    )
+    parameter = torch.ones(3)
+
+    @default
+    def step():
+        with torch.no_grad():
+            sgd((parameter,), [torch.ones(3)], [None], **numbers)
+
+    for _ in range(4):
+        step()
+    torch.testing.assert_close(parameter, torch.full((3,), 0.6))
+
+
+def test_tracers_see_the_loop():
+    sgd = import_module("torch.optim.sgd").sgd
+
+    def update(parameter, gradient):
+        result = parameter.clone()
+        with torch.no_grad():
+            sgd(
+                [result], [gradient], [], weight_decay=0.0, momentum=0.0, lr=0.1, dampening=0.0,
+                nesterov=False, maximize=False,
+            )  # fmt: skip
+        return result + 1
+
+    @default
+    def step():
+        traced = torch.jit.trace(update, (torch.ones(3), torch.ones(3)), check_trace=False)
+        return traced(torch.zeros(3), torch.full((3,), 5.0))
+
+    for _ in range(3):
+        assert torch.equal(step(), torch.full((3,), 0.5))
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd", "adagrad"])
+def test_loops_can_be_scripted(name):
+    torch.jit.script(getattr(import_module(f"torch.optim.{name}"), name))
