@@ -11,7 +11,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <pybind11/stl.h>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
@@ -85,7 +85,7 @@ bool try_adam(const py::list& parameters, const py::list& gradients, const py::l
               double weight_decay, double eps, bool amsgrad, bool maximize, bool is_decoupled) {
   const double first_rate = rate / (1 - beta1);  // the largest: later ones are corrected by less
   if (!dynamic::has_usual_rates(first_rate, weight_decay, {beta1, beta2}) || !dynamic::has_usual_rates(rate, eps)) return false;
-  auto step = amsgrad ? read_step(parameters, gradients, {means, squares, largest_squares}, &counts)
+  const auto step = amsgrad ? read_step(parameters, gradients, {means, squares, largest_squares}, &counts)
                       : read_step(parameters, gradients, {means, squares}, &counts);
   if (!step) return false;
   const py::gil_scoped_release released;

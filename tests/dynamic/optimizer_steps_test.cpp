@@ -17,9 +17,9 @@ using Tensors = std::vector<Tensor>;
 
 const IValue kNone;
 
-Tensors clones_of(const Tensors& tensors) {
+Tensors copies_as(at::ScalarType type, const Tensors& tensors) {
   Tensors copies;
-  for (const auto& tensor : tensors) copies.push_back(tensor.clone());
+  for (const auto& tensor : tensors) copies.push_back(tensor.to(type, /*non_blocking=*/false, /*copy=*/true));
   return copies;
 }
 
@@ -48,18 +48,8 @@ struct AdamState {
   Tensors parameters = some_tensors(), gradients = some_tensors(), means = some_tensors(), squares = some_tensors(true),
           largest = some_tensors(true), counts = counts_of(parameters.size(), 3);
   AdamState copy_as(at::ScalarType type) const {
-    AdamState copy;
-    const auto convert = [type](const Tensors& from, Tensors& to) {
-      to.clear();
-      for (const auto& tensor : from) to.push_back(tensor.to(type, /*non_blocking=*/false, /*copy=*/true));
-    };
-    convert(parameters, copy.parameters);
-    convert(gradients, copy.gradients);
-    convert(means, copy.means);
-    convert(squares, copy.squares);
-    convert(largest, copy.largest);
-    convert(counts, copy.counts);
-    return copy;
+    return {copies_as(type, parameters), copies_as(type, gradients), copies_as(type, means),
+            copies_as(type, squares),    copies_as(type, largest),   copies_as(type, counts)};
   }
 };
 
@@ -172,14 +162,10 @@ TEST(OptimizerSteps, SgdIsAsAccurateAsTheLoop) {
             p[i].add_(gradient, -kRate);
           }
         };
-        auto own = clones_of(parameters), own_buffers = clones_of(buffers);
-        auto theirs = clones_of(parameters), their_buffers = clones_of(buffers);
-        Tensors exact, exact_gradients, exact_buffers;
-        for (size_t i = 0; i < parameters.size(); ++i) {
-          exact.push_back(parameters[i].to(at::kDouble));
-          exact_gradients.push_back(gradients[i].to(at::kDouble));
-          exact_buffers.push_back(buffers[i].to(at::kDouble));
-        }
+        auto own = copies_as(at::kFloat, parameters), own_buffers = copies_as(at::kFloat, buffers);
+        auto theirs = copies_as(at::kFloat, parameters), their_buffers = copies_as(at::kFloat, buffers);
+        auto exact = copies_as(at::kDouble, parameters), exact_buffers = copies_as(at::kDouble, buffers);
+        const auto exact_gradients = copies_as(at::kDouble, gradients);
         torch::jit::Stack stack{own, gradients, momentum == 0 ? Tensors{} : own_buffers, weight_decay, momentum, kRate,
                                 dampening, nesterov, maximize, false, kNone, kNone};
         ASSERT_TRUE(try_sgd_step(stack));
@@ -203,13 +189,9 @@ TEST(OptimizerSteps, AdagradIsAsAccurateAsTheLoop) {
         p[i].addcdiv_(gradient, s[i].sqrt().add_(kEps), -kRate / (1 + (counts[i].item<double>() - 1) * rate_decay));
       }
     };
-    auto own = clones_of(parameters), own_sums = clones_of(sums), theirs = clones_of(parameters), their_sums = clones_of(sums);
-    Tensors exact, exact_gradients, exact_sums;
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      exact.push_back(parameters[i].to(at::kDouble));
-      exact_gradients.push_back(gradients[i].to(at::kDouble));
-      exact_sums.push_back(sums[i].to(at::kDouble));
-    }
+    auto own = copies_as(at::kFloat, parameters), own_sums = copies_as(at::kFloat, sums), theirs = copies_as(at::kFloat, parameters), their_sums = copies_as(at::kFloat, sums);
+    auto exact = copies_as(at::kDouble, parameters), exact_sums = copies_as(at::kDouble, sums);
+    const auto exact_gradients = copies_as(at::kDouble, gradients);
     torch::jit::Stack stack{own, gradients, own_sums, counts, kRate, rate_decay, weight_decay, kEps, false, kNone, kNone};
     ASSERT_TRUE(try_adagrad_step(stack));
     single(theirs, gradients, their_sums);
@@ -233,7 +215,7 @@ TEST(OptimizerSteps, BitsDoNotDependOnTheNumberOfThreads) {
 
 TEST(OptimizerSteps, WhatDoesNotFitIsLeftAsItIs) {
   const auto refuses = [](AdamState state) {
-    const auto before = clones_of(state.parameters);
+    const auto before = copies_as(at::kFloat, state.parameters);
     EXPECT_FALSE(step_joined(state, {}));
     for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(before[i].equal(state.parameters[i]));
   };
@@ -268,7 +250,7 @@ TEST(OptimizerSteps, WhatDoesNotFitIsLeftAsItIs) {
 
 TEST(OptimizerSteps, CountsOfSteps) {
   const Tensors counts = counts_of(5, 7);
-  const Tensors expected = clones_of(counts);
+  const Tensors expected = copies_as(at::kFloat, counts);
   torch::jit::Stack stack{counts, at::Scalar(1)};
   EXPECT_TRUE(try_count_steps(stack));
   EXPECT_TRUE(stack.empty());
