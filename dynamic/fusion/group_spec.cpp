@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dynamic/kernels/map_order.h"
+#include "dynamic/kernels/past_cache.h"
 
 namespace lockstep::dynamic {
 
@@ -60,9 +61,6 @@ Nest create_nest(const FusedGroup& group) {
   return nest;
 }
 
-// A result that the caches will not hold until somebody reads it goes past them.
-constexpr int64_t kStreamedBytes = 32 << 20;
-
 // What a spec says of a stride; everything else comes with the call.
 int64_t spec_stride(int64_t stride, bool is_innermost) {
   return stride == 0 || (is_innermost && stride == 1) ? stride : jit::kSymbolic;
@@ -108,7 +106,7 @@ class SpecBuilder {
     for (size_t dim = 0; dim < strides.size(); ++dim) said.push_back(spec_stride(strides[dim], dim + 1 == strides.size()));
     const auto& use = group_.buffers()[buffer];
     const auto type = *jit_type(use.layout->dtype);
-    const bool streams = access == Access::kOut && use.layout->numel() * jit::bytes_of(type) >= kStreamedBytes;
+    const bool streams = access == Access::kOut && is_past_cache(use.layout->numel() * jit::bytes_of(type));
     known = use.total == jit::Total::kNone ? result_.spec.add_buffer(type, access, std::move(said), streams)
                                            : result_.spec.add_total(type, use.total, std::move(said));
     result_.buffers.push_back(buffer);

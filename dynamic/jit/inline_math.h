@@ -1,5 +1,5 @@
-// Elementary functions of float lanes that are worth more than a call: what softmax, GELU and gates are made of. Plain
-// arithmetic with fused multiply-adds, so the bits are the same on every host.
+// Elementary functions of float lanes that are worth more than a call: what softmax, GELU and gates are made of. By tables
+// in registers where these have 512 bits, else by polynomials: the bits are the same on every host with registers as wide.
 #pragma once
 
 #include "dynamic/jit/lane_code.h"

@@ -169,6 +169,12 @@ void find_stashes(const KernelSpec& spec, LoopPlan& plan) {
   }
 }
 
+// The last pass that computes what a stash keeps, since it waits for memory least; else the last.
+int find_prefetch_pass(const LoopPlan& plan) {
+  const int stashing = plan.stash_passes.empty() ? -1 : *std::max_element(plan.stash_passes.begin(), plan.stash_passes.end());
+  return stashing > 0 ? stashing : static_cast<int>(plan.passes.size()) - 1;
+}
+
 }  // namespace
 
 std::vector<const LoopDim*> LoopPlan::dims() const {
@@ -199,6 +205,7 @@ LoopPlan make_plan(const KernelSpec& spec) {
   place_in_passes(spec, plan);
   find_slots(spec, plan);
   find_stashes(spec, plan);
+  plan.prefetch_pass = find_prefetch_pass(plan);
   return plan;
 }
 

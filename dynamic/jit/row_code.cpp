@@ -164,9 +164,7 @@ void KernelEmitter::emit_row_body(int pass, const Needed& needed, const Point& r
   point.tail = tail;
   point.stash_at = builder_.CreateAdd(stash_row, at);
   evaluate(needed.varying, point);
-  // While the last pass computes, the memory fetches what the first pass of the next item will read.
-  bool is_last = pass > 0 && pass + 1 == static_cast<int>(plan_.passes.size());
-  if (!tail && is_last && plan_.reduced.empty() && !plan_.kept.empty()) {
+  if (!tail && pass > 0 && pass == plan_.prefetch_pass && plan_.reduced.empty() && !plan_.kept.empty()) {
     prefetch(point, static_cast<int>(plan_.kept.size()) - 1, 1);
   }
   for (ValueId store : plan_.passes[pass].stores) emit_store(store, point);

@@ -11,6 +11,7 @@
 #include "dynamic/kernels/channel_loops.h"
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/map_order.h"
+#include "dynamic/kernels/past_cache.h"
 #include "dynamic/threads/shared_loop.h"
 
 namespace lockstep::dynamic {
@@ -29,6 +30,7 @@ struct Extent {
   int64_t samples, channels, pixels;
   int64_t count() const { return samples * pixels; }  // of a channel
   bool has_rows() const { return pixels == 1; }
+  bool is_large() const { return is_past_cache(samples * channels * pixels * int64_t{sizeof(float)}); }
 };
 
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
@@ -134,18 +136,47 @@ void for_rows(const Extent& e, Apply apply) {
   if (const int64_t rest = e.samples - rows.count * rows.folds; rest > 0) apply(rows.count * rows.width, rest, e.channels);
 }
 
+// By channel, of the first rows: a value that the others are not far from, as a rule.
+std::vector<float> middles_of_first_rows(const Extent& e, const float* x) {
+  const int64_t rows = std::min(e.samples, kRowsInFloat);
+  std::vector<float> middles(e.channels);
+  channel_loops().column_sums(x, rows, e.channels, middles.data());
+  for (float& middle : middles) middle = std::isfinite(middle) ? middle / static_cast<float>(rows) : 0.0f;
+  return middles;
+}
+
+// Of what the variance is a difference of: at most so many times the variance. Else two bits and more are lost.
+constexpr double kLostAtMost = 3;
+
+// Mean and squares of what is apart from it, by channel. Reads x once, and again where the first rows were far from the rest.
+std::vector<double> measure_rows(const Extent& e, const float* x, std::vector<float>* mean) {
+  const auto& loops = channel_loops();
+  const Rows rows(e);
+  const auto middles = middles_of_first_rows(e, x), about = rows.spread(middles);
+  const auto moments = column_totals(e, 2, [&](int64_t at, int64_t count, int64_t width, float* into) {
+    loops.column_moments(x + at, count, width, about.data(), into, into + width);
+  });
+  std::vector<double> squares(e.channels);
+  bool is_near = true;
+  for (int64_t c = 0; c < e.channels; ++c) {
+    const double apart = moments[c] / static_cast<double>(e.count()), lost = moments[c] * apart;
+    (*mean)[c] = static_cast<float>(middles[c] + apart);
+    squares[c] = moments[e.channels + c] - lost;
+    is_near &= !(lost > kLostAtMost * squares[c]);
+  }
+  if (is_near) return squares;
+  const auto centre = rows.spread(*mean);
+  return column_totals(e, 1, [&](int64_t at, int64_t count, int64_t width, float* into) {
+    loops.column_squares(x + at, count, width, centre.data(), into);
+  });
+}
+
 void normalize_rows(const Extent& e, const float* x, const float* weight, const float* bias, double eps, Moments& m,
                     float* y) {
   const auto& loops = channel_loops();
   const Rows rows(e);
-  const auto sums = column_totals(e, 1, [&](int64_t at, int64_t count, int64_t width, float* into) {
-    loops.column_sums(x + at, count, width, into);
-  });
-  for (int64_t c = 0; c < e.channels; ++c) m.mean[c] = static_cast<float>(sums[c] / e.count());
+  const auto squares = measure_rows(e, x, &m.mean);
   const auto mean = rows.spread(m.mean);
-  const auto squares = column_totals(e, 1, [&](int64_t at, int64_t count, int64_t width, float* into) {
-    loops.column_squares(x + at, count, width, mean.data(), into);
-  });
   std::vector<float> factors(e.channels), shifts(e.channels);
   for (int64_t c = 0; c < e.channels; ++c) {
     m.variance[c] = static_cast<float>(squares[c] / e.count());
@@ -154,7 +185,7 @@ void normalize_rows(const Extent& e, const float* x, const float* weight, const 
   }
   const auto factor = rows.spread(factors), shift = rows.spread(shifts);
   for_rows(e, [&](int64_t at, int64_t count, int64_t width) {
-    loops.column_scale(x + at, count, width, mean.data(), factor.data(), shift.data(), y + at);
+    loops.column_scale(x + at, count, width, mean.data(), factor.data(), shift.data(), y + at, e.is_large());
   });
 }
 
@@ -172,7 +203,8 @@ void normalize_planes(const Extent& e, const float* x, const float* weight, cons
     m.variance[c] = static_cast<float>(squares / e.count());
     const auto factor = static_cast<float>((weight ? weight[c] : 1.0) / std::sqrt(squares / e.count() + eps));
     for (int64_t n = 0; n < e.samples; ++n)
-      loops.scale(first + n * step, e.pixels, mean, factor, bias ? bias[c] : 0.0f, y + c * e.pixels + n * step);
+      loops.scale(first + n * step, e.pixels, mean, factor, bias ? bias[c] : 0.0f, y + c * e.pixels + n * step,
+                  e.is_large());
   });
 }
 
@@ -209,7 +241,7 @@ void differentiate_rows(const Extent& e, const float* g, const float* x, const f
   const auto of_g = rows.spread(each_of_g), of_x = rows.spread(each_of_x), shift = rows.spread(each_shift);
   for_rows(e, [&](int64_t at, int64_t count, int64_t width) {
     loops.column_gradient(g + at, x + at, count, width, means.data(), of_g.data(), of_x.data(), shift.data(),
-                          out.input + at);
+                          out.input + at, e.is_large());
   });
 }
 
@@ -229,7 +261,8 @@ void differentiate_planes(const Extent& e, const float* g, const float* x, const
     const Slope slope(sum, dot, inverse[c], weight ? weight[c] : 1.0, e.count());
     for (int64_t n = 0; n < e.samples; ++n) {
       const int64_t at = c * e.pixels + n * step;
-      loops.gradient(g + at, x + at, e.pixels, mean[c], slope.of_g, slope.of_x, slope.shift, out.input + at);
+      loops.gradient(g + at, x + at, e.pixels, mean[c], slope.of_g, slope.of_x, slope.shift, out.input + at,
+                     e.is_large());
     }
   });
 }

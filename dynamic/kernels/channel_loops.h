@@ -1,5 +1,6 @@
 // The loops under batch norm, compiled once for each instruction set and chosen at run time. Float32; sums of long rows
-// are within float32's accuracy, and the same for the same processor and number of threads.
+// are within float32's accuracy, and the same for the same processor and number of threads. `past_cache`: see
+// past_cache.h.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +11,22 @@ struct ChannelLoops {
   // Values of one channel, one behind the other.
   double (*sum)(const float* x, int64_t count);
   double (*squares)(const float* x, int64_t count, float mean);  // of x - mean
-  void (*scale)(const float* x, int64_t count, float mean, float factor, float shift, float* y);
+  void (*scale)(const float* x, int64_t count, float mean, float factor, float shift, float* y, bool past_cache);
   // Adds g to `sum` and g * (x - mean) to `dot`.
   void (*products)(const float* g, const float* x, int64_t count, float mean, double* sum, double* dot);
   void (*gradient)(const float* g, const float* x, int64_t count, float mean, float of_g, float of_x, float shift,
-                   float* out);
+                   float* out, bool past_cache);
 
   // Rows of `width` channels; everything by column, and sums are added to, in float32: some hundred rows at a time.
   void (*column_sums)(const float* x, int64_t rows, int64_t width, float* sums);
   void (*column_squares)(const float* x, int64_t rows, int64_t width, const float* mean, float* sums);
+  void (*column_moments)(const float* x, int64_t rows, int64_t width, const float* about, float* sums, float* squares);
   void (*column_scale)(const float* x, int64_t rows, int64_t width, const float* mean, const float* factor,
-                       const float* shift, float* y);
+                       const float* shift, float* y, bool past_cache);
   void (*column_products)(const float* g, const float* x, int64_t rows, int64_t width, const float* mean, float* sums,
                           float* dots);
   void (*column_gradient)(const float* g, const float* x, int64_t rows, int64_t width, const float* mean,
-                          const float* of_g, const float* of_x, const float* shift, float* out);
+                          const float* of_g, const float* of_x, const float* shift, float* out, bool past_cache);
 };
 
 const ChannelLoops& channel_loops();

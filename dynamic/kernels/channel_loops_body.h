@@ -11,6 +11,38 @@ constexpr int kRegisters = 4;  // sums at once: an addition takes four cycles
 static inline Floats load(const float* from) { return *reinterpret_cast<const FloatsInMemory*>(from); }
 static inline Floats spread(float value) { return Floats{} + value; }
 
+static inline void store_past_cache(float* to, Floats value) {
+#if defined(__SSE__) && LOCKSTEP_LANES == 16
+  __builtin_ia32_movntps512(to, value);
+#elif defined(__SSE__) && LOCKSTEP_LANES == 8
+  __builtin_ia32_movntps256(to, value);
+#elif defined(__SSE__)
+  __builtin_ia32_movntps(to, value);
+#else
+  *reinterpret_cast<FloatsInMemory*>(to) = value;
+#endif
+}
+
+static inline void finish_past_cache() {
+#if defined(__SSE__)
+  __builtin_ia32_sfence();
+#endif
+}
+
+// Writes `one(i)` for all i; past the cache with `whole(i)`, a register at i, where `out` has come to a cache line.
+template <class One, class Whole>
+static inline void write_all(float* out, int64_t count, bool past_cache, One one, Whole whole) {
+  int64_t i = 0;
+  if (past_cache) {
+    for (; i < count && reinterpret_cast<uintptr_t>(out + i) % 64 != 0; ++i) out[i] = one(i);
+    for (; i + LOCKSTEP_LANES <= count; i += LOCKSTEP_LANES) store_past_cache(out + i, whole(i));
+    for (; i < count; ++i) out[i] = one(i);
+    return;
+  }
+#pragma omp simd
+  for (int64_t k = 0; k < count; ++k) out[k] = one(k);
+}
+
 static inline double add_lanes(Floats lanes) {
   float total = 0;
   for (int lane = 0; lane < LOCKSTEP_LANES; ++lane) total += lanes[lane];
@@ -55,9 +87,11 @@ static double squares(const float* x, int64_t count, float mean) {
   return total;
 }
 
-static void scale(const float* x, int64_t count, float mean, float factor, float shift, float* y) {
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) y[i] = (x[i] - mean) * factor + shift;
+static void scale(const float* x, int64_t count, float mean, float factor, float shift, float* y, bool past_cache) {
+  write_all(
+      y, count, past_cache, [=](int64_t i) { return (x[i] - mean) * factor + shift; },
+      [=](int64_t i) { return (load(x + i) - mean) * factor + shift; });
+  if (past_cache) finish_past_cache();
 }
 
 static void products(const float* g, const float* x, int64_t count, float mean, double* sum, double* dot) {
@@ -79,9 +113,11 @@ static void products(const float* g, const float* x, int64_t count, float mean, 
 }
 
 static void gradient(const float* g, const float* x, int64_t count, float mean, float of_g, float of_x, float shift,
-                     float* out) {
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) out[i] = g[i] * of_g + (x[i] - mean) * of_x + shift;
+                     float* out, bool past_cache) {
+  write_all(
+      out, count, past_cache, [=](int64_t i) { return g[i] * of_g + (x[i] - mean) * of_x + shift; },
+      [=](int64_t i) { return load(g + i) * of_g + (load(x + i) - mean) * of_x + shift; });
+  if (past_cache) finish_past_cache();
 }
 
 static void column_sums(const float* x, int64_t rows, int64_t width, float* sums) {
@@ -96,11 +132,23 @@ static void column_squares(const float* x, int64_t rows, int64_t width, const fl
     for (int64_t i = 0; i < width; ++i) sums[i] += (x[i] - mean[i]) * (x[i] - mean[i]);
 }
 
-static void column_scale(const float* x, int64_t rows, int64_t width, const float* mean, const float* factor,
-                         const float* shift, float* y) {
-  for (int64_t row = 0; row < rows; ++row, x += width, y += width)
+static void column_moments(const float* x, int64_t rows, int64_t width, const float* about, float* sums, float* squares) {
+  for (int64_t row = 0; row < rows; ++row, x += width)
 #pragma omp simd
-    for (int64_t i = 0; i < width; ++i) y[i] = (x[i] - mean[i]) * factor[i] + shift[i];
+    for (int64_t i = 0; i < width; ++i) {
+      const float apart = x[i] - about[i];
+      sums[i] += apart;
+      squares[i] += apart * apart;
+    }
+}
+
+static void column_scale(const float* x, int64_t rows, int64_t width, const float* mean, const float* factor,
+                         const float* shift, float* y, bool past_cache) {
+  for (int64_t row = 0; row < rows; ++row, x += width, y += width)
+    write_all(
+        y, width, past_cache, [=](int64_t i) { return (x[i] - mean[i]) * factor[i] + shift[i]; },
+        [=](int64_t i) { return (load(x + i) - load(mean + i)) * load(factor + i) + load(shift + i); });
+  if (past_cache) finish_past_cache();
 }
 
 static void column_products(const float* g, const float* x, int64_t rows, int64_t width, const float* mean,
@@ -114,11 +162,16 @@ static void column_products(const float* g, const float* x, int64_t rows, int64_
 }
 
 static void column_gradient(const float* g, const float* x, int64_t rows, int64_t width, const float* mean,
-                            const float* of_g, const float* of_x, const float* shift, float* out) {
+                            const float* of_g, const float* of_x, const float* shift, float* out, bool past_cache) {
   for (int64_t row = 0; row < rows; ++row, g += width, x += width, out += width)
-#pragma omp simd
-    for (int64_t i = 0; i < width; ++i) out[i] = g[i] * of_g[i] + (x[i] - mean[i]) * of_x[i] + shift[i];
+    write_all(
+        out, width, past_cache,
+        [=](int64_t i) { return g[i] * of_g[i] + (x[i] - mean[i]) * of_x[i] + shift[i]; },
+        [=](int64_t i) {
+          return load(g + i) * load(of_g + i) + (load(x + i) - load(mean + i)) * load(of_x + i) + load(shift + i);
+        });
+  if (past_cache) finish_past_cache();
 }
 
-constexpr ChannelLoops kLoops{&sum,         &squares,        &scale,        &products,        &gradient,
-                              &column_sums, &column_squares, &column_scale, &column_products, &column_gradient};
+constexpr ChannelLoops kLoops{&sum,         &squares,        &scale,          &products,     &gradient,       &column_sums,
+                              &column_squares, &column_moments, &column_scale, &column_products, &column_gradient};

@@ -14,6 +14,7 @@
 #include "dynamic/kernels/channel_loops.h"
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/map_order.h"
+#include "dynamic/kernels/past_cache.h"
 #include "dynamic/threads/shared_loop.h"
 
 namespace lockstep::dynamic {
@@ -41,6 +42,7 @@ struct Maps {
     return is_innermost ? at::round_up(std::max<int64_t>(1, kPartValues / channels), folds()) : pixels;
   }
   int64_t parts() const { return is_innermost ? at::ceil_div(pixels, part_pixels()) : channels; }  // of a sample
+  bool is_large() const { return is_past_cache(samples * channels * pixels * int64_t{sizeof(float)}); }
   int64_t part_values() const { return is_innermost ? part_pixels() * channels : pixels; }
 };
 
@@ -159,11 +161,11 @@ void scale(const Maps& m, const float* x, const Lines& lines, float* y) {
   const auto& loops = channel_loops();
   for_parts(m, [&](int64_t part, int64_t sample, int64_t at, int64_t pixels) {
     if (!m.is_innermost)
-      return loops.scale(x + at, pixels, lines.mean[part], lines.factor[part], lines.shift[part], y + at);
+      return loops.scale(x + at, pixels, lines.mean[part], lines.factor[part], lines.shift[part], y + at, m.is_large());
     const auto wide = [&](const std::vector<float>& values) { return spread(m, values.data() + sample * m.channels); };
     const auto mean = wide(lines.mean), factor = wide(lines.factor), shift = wide(lines.shift);
     for_rows(m, pixels, [&](int64_t from, int64_t rows, int64_t width) {
-      loops.column_scale(x + at + from, rows, width, mean.data(), factor.data(), shift.data(), y + at + from);
+      loops.column_scale(x + at + from, rows, width, mean.data(), factor.data(), shift.data(), y + at + from, m.is_large());
     });
   });
 }
@@ -195,12 +197,12 @@ void differentiate(const Maps& m, const float* g, const float* x, const Lines& l
   for_parts(m, [&](int64_t part, int64_t sample, int64_t at, int64_t pixels) {
     if (!m.is_innermost)
       return loops.gradient(g + at, x + at, pixels, lines.mean[part], lines.factor[part], lines.of_x[part],
-                            lines.shift[part], out + at);
+                            lines.shift[part], out + at, m.is_large());
     const auto wide = [&](const std::vector<float>& values) { return spread(m, values.data() + sample * m.channels); };
     const auto mean = wide(lines.mean), of_g = wide(lines.factor), of_x = wide(lines.of_x), shift = wide(lines.shift);
     for_rows(m, pixels, [&](int64_t from, int64_t rows, int64_t width) {
       loops.column_gradient(g + at + from, x + at + from, rows, width, mean.data(), of_g.data(), of_x.data(), shift.data(),
-                            out + at + from);
+                            out + at + from, m.is_large());
     });
   });
 }

@@ -27,6 +27,8 @@ const Case kCases[] = {
     {"wide_rows", {37, 300}, true, true},
     {"few_narrow_rows", {2, 3}, true, true},
     {"rows_as_maps", {700, 12, 1, 1}, true, true},
+    {"planes_past_the_cache", {2, 67, 253, 250}, true, true},
+    {"rows_past_the_cache", {130001, 67}, true, true},
 };
 
 struct BatchNorm : testing::TestWithParam<Case> {
@@ -88,6 +90,31 @@ TEST_P(BatchNorm, GradientsAgreeWithDouble) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, BatchNorm, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
+
+// Where rows are read once, squares are taken about the mean of the first ones.
+TEST(BatchNormRows, AreExactWhereTheFirstAreFarFromTheRest) {
+  auto input = at::randn({4000, 70}) * 0.01 + 100;
+  input.narrow(0, 0, 300).zero_();
+  for (const auto& rows : {input, input.narrow(0, 3000, 1000), at::randn({4000, 7}) * 1e-3 - 1}) {
+    torch::jit::Stack stack{rows.contiguous(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), true, 0.1, 1e-9};
+    ASSERT_TRUE(try_batch_norm(stack));
+    const auto exact = at::native_batch_norm(exactly(rows), {}, {}, {}, {}, true, 0.1, 1e-9);
+    expect_near(stack[2].toTensor(), std::get<2>(exact), 1e-5, "inverse deviation");
+  }
+}
+
+TEST(BatchNormRows, HaveInfiniteMeansWherePyTorchHas) {
+  auto input = at::randn({600, 3});
+  input.select(1, 0).select(0, 5).fill_(INFINITY);
+  input.select(1, 1).select(0, 500).fill_(-INFINITY);
+  input.select(1, 2).select(0, 7).fill_(NAN);
+  torch::jit::Stack stack{input, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), true, 0.1, 1e-5};
+  ASSERT_TRUE(try_batch_norm(stack));
+  const auto exact = at::native_batch_norm(input, {}, {}, {}, {}, true, 0.1, 1e-5);
+  EXPECT_TRUE(at::allclose(stack[0].toTensor(), std::get<0>(exact), 1e-5, 1e-6, true));
+  EXPECT_TRUE(at::allclose(stack[1].toTensor(), std::get<1>(exact), 1e-5, 1e-6, true));
+  EXPECT_TRUE(at::allclose(stack[2].toTensor(), std::get<2>(exact), 1e-5, 1e-6, true));
+}
 
 TEST(BatchNormTable, LeavesToPyTorchWhatItDoesNotKnow) {
   const auto x = at::randn({2, 3, 4, 4});
