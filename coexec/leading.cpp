@@ -142,8 +142,7 @@ void Session::show_recorder(const OpInfo& op, torch::jit::Stack* stack, const Pl
   drain();
   for (auto& view : operands_)
     if (view.link) wait_for(*view.link);
-  const bool is_ours = op.name.starts_with("aten::") || op.name.starts_with("prims::");
-  recorder_->before(op, torch::jit::last(*stack, op.args.size()), foreign || !is_ours);
+  recorder_->before(op, torch::jit::last(*stack, op.args.size()), foreign || op.is_foreign);
   try {
     dispatch(op, stack, place, foreign);
     drain();
@@ -434,8 +433,7 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
         count_in_graph(*node);
         return run_natively(op, stack);
       }
-      return run_eagerly(op, stack, node,
-                         op.name.rfind("aten::", 0) == 0 ? Reason::moves_storage : Reason::custom_op);
+      return run_eagerly(op, stack, node, op.is_foreign ? Reason::custom_op : Reason::moves_storage);
     default:
       return lead_compute(op, stack, node);
   }

@@ -188,9 +188,9 @@ void correct_effects(OpInfo& info) {
     for (const char* name : kNeverChecked)
       if (base == name) info.value_check = ValueCheck::kNone;
   }
-  if (!starts_with(base, "aten::") && !starts_with(base, "prims::") && info.kind != OpKind::kPass &&
-      info.kind != OpKind::kComposite)
-    info.kind = OpKind::kEager;  // the effects of other namespaces are not audited
+  constexpr const char* kAudited[] = {"aten::", "prims::", "lockstep::"};
+  info.is_foreign = std::ranges::none_of(kAudited, [&](const char* prefix) { return starts_with(base, prefix); });
+  if (info.is_foreign && info.kind != OpKind::kPass && info.kind != OpKind::kComposite) info.kind = OpKind::kEager;
 }
 
 }  // namespace lockstep::graph

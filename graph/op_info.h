@@ -68,6 +68,7 @@ struct OpInfo {
   bool puts_by_index = false;       // writes where indices or truth values say
   bool layout_from_scalars = true;  // scalar values may decide output layouts
   bool is_pointwise = false;
+  bool is_foreign = false;  // of a namespace whose effects are not audited
   bool moves_values = false;        // gives values of its operands, or their places: nothing is rounded
   bool reads_layouts_alone = false; // of its operands: their values may be pending
   bool returns_out = false;         // an out= variant: may resize what it writes

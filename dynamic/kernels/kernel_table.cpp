@@ -32,6 +32,7 @@ constexpr OwnKernelRow kJoined[] = {
     {"aten::_fused_adamw_", "", &try_adamw_step},
     {"aten::_fused_sgd_", "", &try_sgd_step},
     {"aten::_fused_adagrad_", "", &try_adagrad_step},
+    {"lockstep::_fused_rmsprop_", "", &try_rmsprop_step},
 };
 
 constexpr OwnKernelRow kExact[] = {

@@ -31,6 +31,11 @@ struct AdagradNumbers : StepNumbers {
   float rate = 0, eps = 0;
 };
 
+struct RmspropNumbers : StepNumbers {
+  float rate = 0, eps = 0, momentum = 0;
+  float alpha = 0, from_square = 0;  // 1 - alpha, and how far the mean of gradients goes
+};
+
 struct OptimizerLoops {
   // `largest_square`: null where nobody keeps it (amsgrad).
   void (*adam)(float* parameter, const float* gradient, float* mean, float* square, float* largest_square, int64_t count,
@@ -38,6 +43,9 @@ struct OptimizerLoops {
   // `buffer`: null without momentum.
   void (*sgd)(float* parameter, const float* gradient, float* buffer, int64_t count, const SgdNumbers& numbers);
   void (*adagrad)(float* parameter, const float* gradient, float* sum, int64_t count, const AdagradNumbers& numbers);
+  // `mean`: null where squares are not centered; `buffer`: null without momentum.
+  void (*rmsprop)(float* parameter, const float* gradient, float* square, float* mean, float* buffer, int64_t count,
+                  const RmspropNumbers& numbers);
 };
 
 const OptimizerLoops& optimizer_loops();

@@ -17,17 +17,19 @@ static inline float gradient_of(float gradient, float parameter, const StepNumbe
   return kDecays ? multiply_add(parameter, numbers.weight_decay, own) : own;
 }
 
+// at::lerp: exact at both ends.
+static inline float move_towards(float from, float to, float part) {
+  return part < 0.5f ? multiply_add(part, to - from, from) : multiply_add(part - 1, to - from, to);
+}
+
 template <bool kDecays, bool kKeepsLargest>
 static void adam_loop(float* __restrict p, const float* __restrict g, float* __restrict mean, float* __restrict square,
                       float* __restrict largest, int64_t count, const AdamNumbers n) {
-  const bool is_near = n.to_gradient < 0.5f;  // at::lerp: exact at both ends
-  const float weight = is_near ? n.to_gradient : n.to_gradient - 1;
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     const float x = p[i] * n.keep;
     const float gradient = gradient_of<kDecays>(g[i], p[i], n);
-    const float base = is_near ? mean[i] : gradient;
-    const float m = multiply_add(weight, gradient - mean[i], base);
+    const float m = move_towards(mean[i], gradient, n.to_gradient);
     const float s = multiply_add(n.from_square * gradient, gradient, square[i] * n.beta2);
     float used = s;
     if (kKeepsLargest) {
@@ -92,4 +94,43 @@ static void adagrad(float* p, const float* g, float* sum, int64_t count, const A
   n.weight_decay != 0 ? adagrad_loop<true>(p, g, sum, count, n) : adagrad_loop<false>(p, g, sum, count, n);
 }
 
-static constexpr OptimizerLoops kLoops = {adam, sgd, adagrad};
+template <bool kDecays, bool kIsCentered, bool kHasMomentum>
+static void rmsprop_loop(float* __restrict p, const float* __restrict g, float* __restrict square, float* __restrict mean,
+                         float* __restrict buffer, int64_t count, const RmspropNumbers n) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const float gradient = gradient_of<kDecays>(g[i], p[i], n);
+    const float s = multiply_add(n.from_square * gradient, gradient, square[i] * n.alpha);
+    square[i] = s;
+    float used = s;
+    if (kIsCentered) {
+      const float m = move_towards(mean[i], gradient, n.from_square);
+      mean[i] = m;
+      used = multiply_add(-m, m, s);
+    }
+    const float root = sqrtf(used) + n.eps;
+    if (kHasMomentum) {
+      const float b = buffer[i] * n.momentum + gradient / root;
+      buffer[i] = b;
+      p[i] = multiply_add(b, -n.rate, p[i]);
+    } else {
+      p[i] += -n.rate * gradient / root;
+    }
+  }
+}
+
+template <bool kDecays>
+static void rmsprop_with(float* p, const float* g, float* square, float* mean, float* buffer, int64_t count,
+                         const RmspropNumbers& n) {
+  const auto loop = mean ? (buffer ? rmsprop_loop<kDecays, true, true> : rmsprop_loop<kDecays, true, false>)
+                         : (buffer ? rmsprop_loop<kDecays, false, true> : rmsprop_loop<kDecays, false, false>);
+  loop(p, g, square, mean, buffer, count, n);
+}
+
+static void rmsprop(float* p, const float* g, float* square, float* mean, float* buffer, int64_t count,
+                    const RmspropNumbers& n) {
+  const auto loop = n.weight_decay != 0 ? rmsprop_with<true> : rmsprop_with<false>;
+  loop(p, g, square, mean, buffer, count, n);
+}
+
+static constexpr OptimizerLoops kLoops = {adam, sgd, adagrad, rmsprop};

@@ -226,6 +226,34 @@ bool try_adagrad_step(torch::jit::Stack& stack) {
   return true;
 }
 
+// self, grads, square_avgs, grad_avgs, momentum_buffers, lr, alpha, eps, weight_decay, momentum, maximize
+bool try_rmsprop_step(torch::jit::Stack& stack) {
+  if (at::globalContext().deterministicAlgorithms()) return false;
+  StepTensors step{stack[0].toTensorVector(), stack[1].toTensorVector(), {stack[2].toTensorVector()}, {}};
+  const auto means = stack[3].toTensorVector(), buffers = stack[4].toTensorVector();
+  for (const auto& optional : {means, buffers})
+    if (!optional.empty()) step.states.push_back(optional);
+  if (!fit_one_step(step, SharedBy::kAddress)) return false;
+  RmspropNumbers numbers;
+  const double alpha = stack[6].toDouble();
+  numbers.sign = stack[10].toBool() ? -1 : 1;
+  numbers.weight_decay = static_cast<float>(stack[8].toDouble());
+  numbers.rate = static_cast<float>(stack[5].toDouble());
+  numbers.eps = static_cast<float>(stack[7].toDouble());
+  numbers.momentum = static_cast<float>(stack[9].toDouble());
+  numbers.alpha = static_cast<float>(alpha);
+  numbers.from_square = static_cast<float>(1 - alpha);
+  const auto& loops = optimizer_loops();
+  const Memory memory(step);
+  each_piece(step.parameters, [&](const Piece& piece) {
+    loops.rmsprop(memory.parameter(piece), memory.gradient(piece), memory.state(0, piece),
+                  means.empty() ? nullptr : memory.state(1, piece),
+                  buffers.empty() ? nullptr : memory.state(step.states.size() - 1, piece), piece.count, numbers);
+  });
+  stack.clear();
+  return true;
+}
+
 // self, scalar
 bool try_count_steps(torch::jit::Stack& stack) {
   if (!stack[1].isInt() && !stack[1].isDouble()) return false;

@@ -26,11 +26,13 @@ bool fit_one_step(const StepTensors& tensors, SharedBy shared_by);
 // Whether the loop's numbers are those of the kernels: it raises where one does not fit float32, or nothing is divided by.
 bool has_usual_rates(double rate, double weight_decay, std::initializer_list<double> below_one = {});
 
-// For the kernel table: aten::_fused_adam_ and its kin, with numbers as rates.
+// For the kernel table: aten::_fused_adam_ and its kin, with numbers as rates; and of RMSprop, for which PyTorch has none,
+// lockstep::_fused_rmsprop_ (optimizer_ops.cpp).
 bool try_adam_step(torch::jit::Stack& stack);
 bool try_adamw_step(torch::jit::Stack& stack);
 bool try_sgd_step(torch::jit::Stack& stack);
 bool try_adagrad_step(torch::jit::Stack& stack);
+bool try_rmsprop_step(torch::jit::Stack& stack);
 // aten::_foreach_add_.Scalar on float32 tensors of one value: the counts of steps. PyTorch's bits.
 bool try_count_steps(torch::jit::Stack& stack);
 

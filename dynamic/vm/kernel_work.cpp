@@ -42,7 +42,7 @@ Work kind_of(const graph::OpInfo& op) {
   const auto is_prefix = [base](std::string_view name) { return base.starts_with(name); };
   const auto is_list = [](const graph::ArgSlot& slot) { return slot.kind == graph::ArgKind::kTensorList; };
   if (std::any_of(op.args.begin(), op.args.end(), is_list)) place->second = Work::kLists;
-  if (!base.starts_with("aten::") || std::any_of(std::begin(kMore), std::end(kMore), is_prefix)) place->second = Work::kMore;
+  if (op.is_foreign || std::any_of(std::begin(kMore), std::end(kMore), is_prefix)) place->second = Work::kMore;
   if (std::any_of(std::begin(kProducts), std::end(kProducts), is_base)) place->second = Work::kProduct;
   return place->second;
 }

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adagrad.h>
 #include <ATen/ops/_fused_adam.h>
@@ -137,6 +138,37 @@ bool try_adagrad(const py::list& parameters, const py::list& gradients, const py
   return true;
 }
 
+using RmspropSignature = void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, double, double,
+                              double, double, double, bool);
+
+bool try_rmsprop(const py::list& parameters, const py::list& gradients, const py::list& squares, const py::list& means,
+                 const py::list& buffers, const py::list& counts, double rate, double alpha, double eps, double weight_decay,
+                 double momentum, bool is_centered, bool maximize) {
+  if (!dynamic::has_usual_rates(rate, weight_decay) || !dynamic::has_usual_rates(momentum, eps) ||
+      !dynamic::has_usual_rates(alpha, 0))
+    return false;
+  const bool has_momentum = momentum > 0;
+  const auto step = is_centered ? has_momentum ? read_step(parameters, gradients, {squares, means, buffers}, &counts)
+                                               : read_step(parameters, gradients, {squares, means}, &counts)
+                    : has_momentum ? read_step(parameters, gradients, {squares, buffers}, &counts)
+                                   : read_step(parameters, gradients, {squares}, &counts);
+  if (!step) return false;
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("lockstep::_fused_rmsprop_", "").typed<RmspropSignature>();
+  const py::gil_scoped_release released;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  count(*step);
+  const at::TensorList no_tensors, means_read = is_centered ? at::TensorList(step->states[1]) : no_tensors;
+  const at::TensorList buffers_read = has_momentum ? at::TensorList(step->states.back()) : no_tensors;
+  op.call(step->parameters, step->gradients, step->states[0], means_read, buffers_read, rate, alpha, eps, weight_decay,
+          momentum, maximize);
+  bump(step->parameters, 1);
+  bump(step->states[0], 2);
+  if (is_centered) bump(step->states[1], 1);
+  if (has_momentum) bump(step->states.back(), 2);
+  return true;
+}
+
 }  // namespace
 
 // Each returns whether it has done the step; if not, nothing has happened.
@@ -144,6 +176,7 @@ void bind_optimizers(py::module_& m) {
   m.def("try_adam", &try_adam);
   m.def("try_sgd", &try_sgd);
   m.def("try_adagrad", &try_adagrad);
+  m.def("try_rmsprop", &try_rmsprop);
 }
 
 }  // namespace lockstep::bindings

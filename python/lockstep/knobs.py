@@ -46,7 +46,8 @@ KNOBS: dict[str, Knob] = {
     ),
     "optimizers": Knob(
         "joined",
-        "steps of torch.optim's Adam, AdamW, SGD and Adagrad where numerics is not strict: "
+        "steps of torch.optim's Adam, AdamW, SGD, Adagrad and RMSprop where numerics is not "
+        "strict: "
         "joined, one op for all parameters; single, one parameter after the other",
         ("joined", "single"),
     ),

@@ -1,9 +1,10 @@
 """Joins the steps of torch.optim: what updates one parameter after the other becomes one op.
 
 Eager mode on the CPU loops over parameters in Python, a dozen ops for each; Adam on eight tensors
-asks for a hundred. `torch._fused_adam_` and its kin do the same to all of them. The loop runs where
-they do not fit: other types than float32, gradients laid out otherwise than their parameters,
-rates that are tensors, `capturable`, `differentiable`, modes that watch each op.
+asks for a hundred. `torch._fused_adam_` and its kin do the same to all of them, and for RMSprop
+`torch.ops.lockstep._fused_rmsprop_`. The loop runs where they do not fit: other types than float32,
+gradients laid out otherwise than their parameters, rates that are tensors, `capturable`,
+`differentiable`, modes that watch each op.
 """
 
 import functools
@@ -53,6 +54,13 @@ def _adagrad(library, params, grads, sums, steps, **n) -> bool:
     )  # fmt: skip
 
 
+def _rmsprop(library, params, grads, squares, means, buffers, steps, **n) -> bool:
+    return library.try_rmsprop(
+        params, grads, squares, means, buffers, steps, n["lr"], n["alpha"], n["eps"],
+        n["weight_decay"], n["momentum"], n["centered"], n["maximize"],
+    )  # fmt: skip
+
+
 def _join(library, optimizer: str, list_count: int, join) -> None:
     module, name = import_module(f"torch.optim.{optimizer}"), f"_single_tensor_{optimizer}"
     single = getattr(module, name)
@@ -79,3 +87,4 @@ def install(library) -> None:
     _join(library, "adam", 6, _adam)
     _join(library, "sgd", 3, _sgd)
     _join(library, "adagrad", 4, _adagrad)
+    _join(library, "rmsprop", 6, _rmsprop)

@@ -21,8 +21,14 @@ KINDS = {
     "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.1),
     "nesterov": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True, maximize=True),
     "adagrad": lambda p: torch.optim.Adagrad(p, 0.1, lr_decay=0.01, weight_decay=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01, alpha=0.4, weight_decay=0.1),
+    "rmsprop_momentum": lambda p: torch.optim.RMSprop(p, 0.01, momentum=0.9, maximize=True),
+    "rmsprop_centered": lambda p: torch.optim.RMSprop(p, 0.01, centered=True),
+    "rmsprop_all": lambda p: torch.optim.RMSprop(
+        p, 0.01, centered=True, momentum=0.5, alpha=0.9, weight_decay=0.01
+    ),
 }
-JOINED = "aten::_fused_"
+JOINED = "::_fused_"
 
 
 @pytest.fixture(autouse=True)
@@ -167,9 +173,9 @@ def test_groups_and_parameters_without_gradient():
     [
         lambda p: torch.optim.Adam(p, torch.tensor(1e-2)),
         lambda p: torch.optim.Adam(p, 1e-2, foreach=True),
-        lambda p: torch.optim.RMSprop(p, 1e-2),
+        lambda p: torch.optim.Adamax(p, 1e-2),
     ],
-    ids=["rate_is_a_tensor", "foreach", "rmsprop"],
+    ids=["rate_is_a_tensor", "foreach", "adamax"],
 )
 def test_what_is_not_joined_goes_as_it_went(make):
     expect_same(make, joined=False)
@@ -466,6 +472,6 @@ def test_tracers_see_the_loop():
         assert torch.equal(step(), torch.full((3,), 0.5))
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd", "adagrad"])
+@pytest.mark.parametrize("name", ["adam", "sgd", "adagrad", "rmsprop"])
 def test_loops_can_be_scripted(name):
     torch.jit.script(getattr(import_module(f"torch.optim.{name}"), name))
