@@ -139,25 +139,25 @@ struct Callable {
   }
 };
 
-using Settings = std::tuple<bool, std::string, bool, bool, bool, bool, bool>;  // lockstep.knobs.for_core
-
-void configure(Function& function, const Settings& settings) {
-  const auto& [waits_for_errors, runner, is_strict, fuses, is_deterministic, joins_steps, rounds_products] = settings;
-  function.waits_for_errors = waits_for_errors;
+// As lockstep.knobs.for_core says them.
+void configure(Function& function, const py::dict& settings) {
+  const auto is_on = [&settings](const char* name) { return settings[name].cast<bool>(); };
+  const auto runner = settings["runner"].cast<std::string>();
   function.forced_way = runner == "inplace" ? Way::kInPlace : runner == "yielding" ? Way::kYielding : Way::kBehind;
   function.adapts_workers = runner == "auto";
-  function.is_strict = is_strict;
-  function.fuses = fuses;
-  function.is_deterministic = is_deterministic;
-  function.joins_steps = joins_steps;
-  function.rounds_products = rounds_products;
+  function.waits_for_errors = is_on("waits_for_errors");
+  function.is_strict = is_on("is_strict");
+  function.fuses = is_on("fuses");
+  function.is_deterministic = is_on("is_deterministic");
+  function.joins_steps = is_on("joins_steps");
+  function.rounds_products = is_on("rounds_products");
 }
 
 // False where this call is to run eagerly.
 bool prepare(const py::object& self, Callable& callable, const py::args& args, const py::kwargs& kwargs) {
   auto& core = *callable.core;
   if (Session::active_on_this_thread()) return true;
-  const auto [when, settings] = self.attr("_settings")().cast<std::pair<std::string, Settings>>();
+  const auto [when, settings] = self.attr("_settings")().cast<std::pair<std::string, py::dict>>();
   if (when == "never") {
     core.counters.calls++;
     core.counters.reasons[static_cast<int>(graph::Reason::switched_off)]++;

@@ -48,7 +48,7 @@ class Function(_C.Callable):
             self._is_coroutine = asyncio.coroutines._is_coroutine
         _all_functions.add(self)
 
-    def _settings(self) -> tuple[str, tuple]:
+    def _settings(self) -> tuple[str, dict]:
         return knobs.for_core(self._options)
 
     def _name_origins(self, args: tuple, kwargs: dict) -> None:

@@ -130,22 +130,19 @@ def current(own: dict) -> dict:
     return settings
 
 
-def for_core(own: dict) -> tuple[str, tuple]:
-    """What is in force, as the core takes it.
-
-    Returns:
-        when, (waits_for_errors, runner, is_strict, fuses, is_deterministic, joins_steps,
-        rounds_products)
-    """
+def for_core(own: dict) -> tuple[str, dict]:
+    """What is in force: `when`, and the rest as the core takes it."""
     settings = current(own)
     is_strict = settings["numerics"] == "strict"
-    fuses = not is_strict and settings["fuse"] != "nothing"
-    is_deterministic = not is_strict and bool(settings["deterministic"])
-    joins_steps = not is_strict and settings["optimizers"] == "joined"
-    waits = settings["errors"] == "exact"
-    rounds = settings["numerics"] == "fast"
-    core = (waits, settings["runner"], is_strict, fuses, is_deterministic, joins_steps, rounds)
-    return settings["when"], core
+    return settings["when"], {
+        "runner": settings["runner"],
+        "waits_for_errors": settings["errors"] == "exact",
+        "is_strict": is_strict,
+        "fuses": not is_strict and settings["fuse"] != "nothing",
+        "is_deterministic": not is_strict and bool(settings["deterministic"]),
+        "joins_steps": not is_strict and settings["optimizers"] == "joined",
+        "rounds_products": settings["numerics"] == "fast",
+    }
 
 
 def warn_of_misspelt_names() -> None:
