@@ -10,4 +10,9 @@ inline bool is_float_tensor(const at::Tensor& tensor) {
          !tensor.is_neg();
 }
 
+// Without holes, so that its values can be walked over in the order of memory.
+inline bool is_whole_float_tensor(const at::Tensor& tensor) {
+  return is_float_tensor(tensor) && tensor.has_storage() && !tensor._is_zerotensor() && tensor.is_non_overlapping_and_dense();
+}
+
 }  // namespace lockstep::dynamic

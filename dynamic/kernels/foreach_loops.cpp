@@ -1,60 +1,32 @@
 #include "dynamic/kernels/foreach_loops.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
-#include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <vector>
 
 #include "dynamic/kernels/channel_loops.h"
 #include "dynamic/kernels/float_tensor.h"
-#include "dynamic/threads/shared_loop.h"
+#include "dynamic/kernels/pieces.h"
 
 namespace lockstep::dynamic {
 
 namespace {
 
-constexpr int64_t kPiece = 1 << 14;  // values that one thread takes at once
+bool are_whole(const std::vector<at::Tensor>& tensors) { return std::all_of(tensors.begin(), tensors.end(), &is_whole_float_tensor); }
 
-struct Piece {
-  float* values;
-  int64_t count;
-  size_t tensor;
+struct Range {
+  float* begin;
+  float* end;
 };
 
-// Of all tensors, if each is float32 and without holes.
-std::optional<std::vector<Piece>> pieces_of(const std::vector<at::Tensor>& tensors, bool is_written = false) {
-  std::vector<Piece> pieces;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto& tensor = tensors[i];
-    if (!is_float_tensor(tensor) || !tensor.is_non_overlapping_and_dense() || tensor._is_zerotensor()) return std::nullopt;
-    auto* values = is_written ? tensor.mutable_data_ptr<float>() : const_cast<float*>(tensor.const_data_ptr<float>());
-    for (int64_t at = 0; at < tensor.numel(); at += kPiece)
-      pieces.push_back({values + at, std::min(kPiece, tensor.numel() - at), i});
-  }
-  return pieces;
-}
-
-// body(index) for each piece, shared out unless there is but little.
-template <class Body>
-void each_piece(const std::vector<Piece>& pieces, Body body) {
-  int64_t values = 0;
-  for (const auto& piece : pieces) values += piece.count;
-  const auto count = static_cast<int64_t>(pieces.size());
-  shared_loop(0, count, values <= kPiece ? std::max<int64_t>(count, 1) : 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) body(i);
-  });
-}
-
-bool overlap(std::vector<Piece> pieces, const float* number) {
-  pieces.push_back({const_cast<float*>(number), 1, 0});
-  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.values < b.values; });
-  for (size_t i = 1; i < pieces.size(); ++i)
-    if (pieces[i - 1].values + pieces[i - 1].count > pieces[i].values) return true;
+bool overlap(std::vector<Range> ranges) {
+  std::erase_if(ranges, [](const Range& range) { return range.begin == range.end; });
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  for (size_t i = 1; i < ranges.size(); ++i)
+    if (ranges[i - 1].end > ranges[i].begin) return true;
   return false;
 }
 
@@ -66,14 +38,16 @@ bool is_two(const c10::IValue& order) { return order.isScalar() && !order.toScal
 bool try_foreach_norm(torch::jit::Stack& stack) {
   if (!is_two(stack[1]) || !stack[2].isNone() || at::globalContext().deterministicAlgorithms()) return false;
   const auto tensors = stack[0].toTensorVector();
-  if (tensors.empty()) return false;
+  if (tensors.empty() || !are_whole(tensors)) return false;
   const auto pieces = pieces_of(tensors);
-  if (!pieces) return false;
-  std::vector<double> sums(pieces->size());
+  std::vector<double> sums(pieces.size());
   const auto& loops = channel_loops();
-  each_piece(*pieces, [&](int64_t i) { sums[i] = loops.squares((*pieces)[i].values, (*pieces)[i].count, /*mean=*/0.0f); });
+  each_piece(pieces, kPieceValues, [&](int64_t i) {
+    const auto& [tensor, begin, count] = pieces[i];
+    sums[i] = loops.squares(tensors[tensor].const_data_ptr<float>() + begin, count, /*mean=*/0.0f);
+  });
   std::vector<double> totals(tensors.size());
-  for (size_t i = 0; i < pieces->size(); ++i) totals[(*pieces)[i].tensor] += sums[i];
+  for (size_t i = 0; i < pieces.size(); ++i) totals[pieces[i].tensor] += sums[i];
   c10::List<at::Tensor> norms;
   norms.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -91,12 +65,21 @@ bool try_foreach_scale(torch::jit::Stack& stack) {
   const auto& number = stack[1].toTensor();
   if (!is_float_tensor(number) || number.dim() != 0) return false;
   const auto tensors = stack[0].toTensorVector();
-  const auto pieces = pieces_of(tensors, /*is_written=*/true);
-  const auto* value = number.const_data_ptr<float>();
-  if (!pieces || overlap(*pieces, value)) return false;
-  each_piece(*pieces, [&, factor = *value](int64_t i) {
-    float* values = (*pieces)[i].values;
-    for (int64_t k = 0; k < (*pieces)[i].count; ++k) values[k] *= factor;
+  if (!are_whole(tensors)) return false;
+  std::vector<Range> ranges;
+  for (const auto& tensor : tensors) {
+    auto* values = tensor.mutable_data_ptr<float>();
+    ranges.push_back({values, values + tensor.numel()});
+  }
+  auto* value = const_cast<float*>(number.const_data_ptr<float>());
+  const auto memory = ranges;
+  ranges.push_back({value, value + 1});
+  if (overlap(std::move(ranges))) return false;
+  const auto pieces = pieces_of(tensors);
+  each_piece(pieces, kPieceValues, [&, factor = *value](int64_t i) {
+    const auto& [tensor, begin, count] = pieces[i];
+    float* values = memory[tensor].begin + begin;
+    for (int64_t k = 0; k < count; ++k) values[k] *= factor;
   });
   stack.clear();
   return true;

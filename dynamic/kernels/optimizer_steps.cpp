@@ -1,20 +1,18 @@
 #include "dynamic/kernels/optimizer_steps.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/optimizer_loops.h"
-#include "dynamic/threads/shared_loop.h"
+#include "dynamic/kernels/pieces.h"
 
 namespace lockstep::dynamic {
 
 namespace {
 
-constexpr int64_t kPiece = 1 << 14;  // values that one thread takes at once
 constexpr int64_t kFew = 1 << 17;    // parameters that one thread has done in some 100 us
 
 // A tensor without holes, as a part of its storage or of all memory.
@@ -24,12 +22,8 @@ struct Range {
   bool is_written;
 };
 
-bool is_whole(const at::Tensor& tensor) {
-  return is_float_tensor(tensor) && tensor.has_storage() && !tensor._is_zerotensor() && tensor.is_non_overlapping_and_dense();
-}
-
 bool is_laid_out_as(const at::Tensor& tensor, const at::Tensor& parameter) {
-  return is_whole(tensor) && tensor.sizes() == parameter.sizes() && tensor.strides() == parameter.strides();
+  return is_whole_float_tensor(tensor) && tensor.sizes() == parameter.sizes() && tensor.strides() == parameter.strides();
 }
 
 bool writes_what_others_use(std::vector<Range>& ranges) {
@@ -72,7 +66,7 @@ bool fit_one_step(const StepTensors& tensors, SharedBy shared_by) {
   };
   for (size_t i = 0; i < count; ++i) {
     const auto& parameter = tensors.parameters[i];
-    if (!is_whole(parameter) || !is_laid_out_as(tensors.gradients[i], parameter)) return false;
+    if (!is_whole_float_tensor(parameter) || !is_laid_out_as(tensors.gradients[i], parameter)) return false;
     add(parameter, true);
     add(tensors.gradients[i], false);
     for (const auto& state : tensors.states) {
@@ -80,7 +74,7 @@ bool fit_one_step(const StepTensors& tensors, SharedBy shared_by) {
       add(state[i], true);
     }
     if (tensors.counts.empty()) continue;
-    if (!is_whole(tensors.counts[i]) || tensors.counts[i].dim() != 0) return false;
+    if (!is_whole_float_tensor(tensors.counts[i]) || tensors.counts[i].dim() != 0) return false;
     add(tensors.counts[i], true);
   }
   return !writes_what_others_use(ranges);
@@ -88,25 +82,11 @@ bool fit_one_step(const StepTensors& tensors, SharedBy shared_by) {
 
 namespace {
 
-struct Piece {
-  size_t parameter;
-  int64_t begin, count;
-};
-
-// body(piece) for pieces of all parameters, shared out unless there is but little.
+// body(piece) for pieces of all parameters.
 template <class Body>
-void each_piece(const std::vector<at::Tensor>& parameters, const Body& body) {
-  std::vector<Piece> pieces;
-  int64_t values = 0;
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    const int64_t count = parameters[p].numel();
-    values += count;
-    for (int64_t begin = 0; begin < count; begin += kPiece) pieces.push_back({p, begin, std::min(kPiece, count - begin)});
-  }
-  const auto count = static_cast<int64_t>(pieces.size());
-  shared_loop(0, count, values <= kFew ? std::max<int64_t>(count, 1) : 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) body(pieces[i]);
-  });
+void each_piece_of(const std::vector<at::Tensor>& parameters, const Body& body) {
+  const auto pieces = pieces_of(parameters);
+  each_piece(pieces, kFew, [&](int64_t i) { body(pieces[i]); });
 }
 
 // Where the values of each tensor begin. What is written and shares its memory until then gets its own.
@@ -125,9 +105,9 @@ struct Memory {
     for (const auto& gradient : step.gradients) gradients.push_back(gradient.const_data_ptr<float>());
     for (const auto& state : step.states) states.push_back(memory_to_write(state));
   }
-  float* parameter(const Piece& piece) const { return parameters[piece.parameter] + piece.begin; }
-  const float* gradient(const Piece& piece) const { return gradients[piece.parameter] + piece.begin; }
-  float* state(size_t which, const Piece& piece) const { return states[which][piece.parameter] + piece.begin; }
+  float* parameter(const Piece& piece) const { return parameters[piece.tensor] + piece.begin; }
+  const float* gradient(const Piece& piece) const { return gradients[piece.tensor] + piece.begin; }
+  float* state(size_t which, const Piece& piece) const { return states[which][piece.tensor] + piece.begin; }
 };
 
 // Scaled gradients and steps that may be skipped are PyTorch's, and so is all where its bits are asked for.
@@ -164,9 +144,9 @@ bool try_adam(torch::jit::Stack& stack, bool is_decoupled) {
   }
   const auto& loops = optimizer_loops();
   const Memory memory(step);
-  each_piece(step.parameters, [&](const Piece& piece) {
+  each_piece_of(step.parameters, [&](const Piece& piece) {
     loops.adam(memory.parameter(piece), memory.gradient(piece), memory.state(0, piece), memory.state(1, piece),
-               keeps_largest ? memory.state(2, piece) : nullptr, piece.count, numbers[piece.parameter]);
+               keeps_largest ? memory.state(2, piece) : nullptr, piece.count, numbers[piece.tensor]);
   });
   stack.clear();
   return true;
@@ -195,7 +175,7 @@ bool try_sgd_step(torch::jit::Stack& stack) {
   numbers.is_nesterov = stack[7].toBool();
   const auto& loops = optimizer_loops();
   const Memory memory(step);
-  each_piece(step.parameters, [&](const Piece& piece) {
+  each_piece_of(step.parameters, [&](const Piece& piece) {
     loops.sgd(memory.parameter(piece), memory.gradient(piece), has_momentum ? memory.state(0, piece) : nullptr,
               piece.count, numbers);
   });
@@ -218,9 +198,9 @@ bool try_adagrad_step(torch::jit::Stack& stack) {
     numbers[i].rate = static_cast<float>(stack[4].toDouble() / (1 + (count_of(step.counts[i]) - 1) * stack[5].toDouble()));
   const auto& loops = optimizer_loops();
   const Memory memory(step);
-  each_piece(step.parameters, [&](const Piece& piece) {
+  each_piece_of(step.parameters, [&](const Piece& piece) {
     loops.adagrad(memory.parameter(piece), memory.gradient(piece), memory.state(0, piece), piece.count,
-                  numbers[piece.parameter]);
+                  numbers[piece.tensor]);
   });
   stack.clear();
   return true;
@@ -245,7 +225,7 @@ bool try_rmsprop_step(torch::jit::Stack& stack) {
   numbers.from_square = static_cast<float>(1 - alpha);
   const auto& loops = optimizer_loops();
   const Memory memory(step);
-  each_piece(step.parameters, [&](const Piece& piece) {
+  each_piece_of(step.parameters, [&](const Piece& piece) {
     loops.rmsprop(memory.parameter(piece), memory.gradient(piece), memory.state(0, piece),
                   means.empty() ? nullptr : memory.state(1, piece),
                   buffers.empty() ? nullptr : memory.state(step.states.size() - 1, piece), piece.count, numbers);
@@ -259,7 +239,7 @@ bool try_count_steps(torch::jit::Stack& stack) {
   if (!stack[1].isInt() && !stack[1].isDouble()) return false;
   const auto tensors = stack[0].toTensorVector();
   for (const auto& tensor : tensors)
-    if (!is_whole(tensor) || tensor.dim() != 0) return false;
+    if (!is_whole_float_tensor(tensor) || tensor.dim() != 0) return false;
   const auto number = static_cast<float>(stack[1].toScalar().toDouble());
   for (const auto& tensor : tensors) *tensor.mutable_data_ptr<float>() += number;
   stack.clear();
