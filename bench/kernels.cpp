@@ -1,5 +1,6 @@
-// Bytes a second of kernels, generated ones and others, beside ATen's own and copies, on data that does not fit the cache. Traffic is the
-// least that the algorithm needs: inputs and outputs once. Not a test; needs an idle machine.
+// Bytes a second of kernels, generated ones and others, beside ATen's own and copies, on data that does not fit the cache.
+// Traffic is the least that the algorithm needs: inputs and outputs once, batch norm's input twice. Not a test; needs an
+// idle machine.
 //
 //   ninja -C build lockstep_bench_kernels && build/lockstep_bench_kernels [megabytes of the main tensor, 128] [part of
 //   a name]
