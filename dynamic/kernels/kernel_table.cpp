@@ -35,12 +35,16 @@ constexpr OwnKernelRow kJoined[] = {
     {"lockstep::_fused_rmsprop_", "", &try_rmsprop_step},
 };
 
+// Beside those, with the same bits as PyTorch's.
+constexpr OwnKernelRow kJoinedExact[] = {
+    {"aten::_foreach_add_", "Scalar", &try_count_steps},
+};
+
 constexpr OwnKernelRow kExact[] = {
     {"aten::constant_pad_nd", "", &try_constant_pad},
     {"aten::slice_backward", "", &try_slice_backward},
     {"aten::select_backward", "", &try_select_backward},
     {"aten::_foreach_mul_", "Tensor", &try_foreach_scale},
-    {"aten::_foreach_add_", "Scalar", &try_count_steps},
 };
 
 // PyTorch's own kernels for these keep the order of their maps.
@@ -84,9 +88,10 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
     return static_cast<const OwnKernelRow*>(nullptr);
   };
   facts.row = find_row(joined_kernels());
-  facts.is_joined = facts.row != nullptr;
   if (!facts.row) facts.row = find_row(measured_kernels());
   facts.may_round_otherwise = facts.row != nullptr;
+  if (!facts.row) facts.row = find_row(kJoinedExact);
+  facts.is_joined = find_row(joined_kernels()) || find_row(kJoinedExact);
   if (!facts.row) facts.row = find_row(random_kernels());
   if (!facts.row) facts.row = find_row(exact_kernels());
   if (facts.row && facts.row->map_kernel) facts.order = MapOrder::kAny;

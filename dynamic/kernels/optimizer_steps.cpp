@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "dynamic/kernels/float_tensor.h"
 #include "dynamic/kernels/optimizer_loops.h"
@@ -240,7 +241,9 @@ bool try_count_steps(torch::jit::Stack& stack) {
   const auto tensors = stack[0].toTensorVector();
   for (const auto& tensor : tensors)
     if (!is_whole_float_tensor(tensor) || tensor.dim() != 0) return false;
-  const auto number = static_cast<float>(stack[1].toScalar().toDouble());
+  const double exact = stack[1].toScalar().toDouble();
+  if (std::isfinite(exact) && std::abs(exact) > std::numeric_limits<float>::max()) return false;  // PyTorch raises
+  const auto number = static_cast<float>(exact);
   for (const auto& tensor : tensors) *tensor.mutable_data_ptr<float>() += number;
   stack.clear();
   return true;

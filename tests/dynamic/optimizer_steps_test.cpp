@@ -323,6 +323,8 @@ TEST(OptimizerSteps, CountsOfSteps) {
   EXPECT_TRUE(try_count_steps(stack));
   EXPECT_TRUE(stack.empty());
   for (size_t i = 0; i < counts.size(); ++i) EXPECT_EQ(counts[i].item<float>(), expected[i].item<float>() + 1);
+  torch::jit::Stack beyond{counts, at::Scalar(1e300)};
+  EXPECT_FALSE(try_count_steps(beyond));
   torch::jit::Stack larger{Tensors{at::rand({2})}, at::Scalar(1)};
   EXPECT_FALSE(try_count_steps(larger));
 }
