@@ -100,6 +100,11 @@ def worker_command(arguments, part, program, variants):
     return [sys.executable, str(HERE / "bench_worker.py"), json.dumps(task)]
 
 
+def last_words(errors):
+    """The end of what a process said, without where this repository lies."""
+    return errors.replace(f"{HERE.parent}/", "").strip()[-600:]
+
+
 def ask(arguments, part, program, variants, cache=None):
     """The worker's answer, or {"error": its last lines}."""
     command = worker_command(arguments, part, program, variants)
@@ -113,7 +118,7 @@ def ask(arguments, part, program, variants, cache=None):
         )
         if done.returncode == 0:
             return json.loads(done.stdout.strip().splitlines()[-1])
-        return {"error": f"status {done.returncode}: " + done.stderr.strip()[-600:]}
+        return {"error": f"status {done.returncode}: " + last_words(done.stderr)}
     except subprocess.TimeoutExpired:
         return {"error": f"no end after {arguments.limit} s"}
     except FileNotFoundError as error:
@@ -140,7 +145,7 @@ class Alone:
         if line:
             return json.loads(line)
         self._errors.seek(0)
-        raise RuntimeError(f"status {self._process.wait()}: {self._errors.read().strip()[-600:]}")
+        raise RuntimeError(f"status {self._process.wait()}: {last_words(self._errors.read())}")
 
     def run(self, steps):
         self._process.stdin.write(json.dumps({"steps": steps}) + "\n")

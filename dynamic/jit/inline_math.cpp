@@ -1,7 +1,7 @@
-// Sources: for 256 bits the reduction and polynomial of exp are those of SLEEF's expf (N. Shibata, F. Petrogalli, "SLEEF: A Portable
-// Vectorized Library of C Standard Mathematical Functions"); erf and tanh are split where their series ends, as in
-// N. Juffa's published float32 versions; tables in permuted registers are how P. Tang's table-driven exp (1989) looks where a
-// lookup costs a cycle. Every bound is checked by tests/dynamic/jit_math_test.cpp.
+// Sources: for 256 bits the reduction and polynomial of exp are those of SLEEF's expf (N. Shibata, F. Petrogalli, "SLEEF:
+// A Portable Vectorized Library of C Standard Mathematical Functions"); erf and tanh are split where their series ends, as
+// in N. Juffa's published float32 versions. Tables follow P. Tang's exp (1989), where a lookup costs a cycle. Every bound is
+// checked by tests/dynamic/jit_math_test.cpp.
 #include "dynamic/jit/inline_math.h"
 
 #include <llvm/IR/IRBuilder.h>
