@@ -25,6 +25,7 @@ NAMES = (
     "bert_qa bert_cls gpt2 music_transformer resnet50 dcgan dropblock sdpoint wgan_gp yolov3 "
     "faster_rcnn lstm_ragged moe tree_lstm actor_critic small_mlp pointwise_chain"
 ).split()
+IDLE = 0.05  # of the processors: more than that disturbs what is measured
 PARTS = ("interleaved", "alone", "memory", "first", "fast")
 
 
@@ -58,6 +59,20 @@ def parse_arguments():
     return parser.parse_args()
 
 
+def processor_ticks():
+    """(busy, all) ticks of all processors since they began."""
+    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    return sum(fields) - fields[3] - fields[4], sum(fields)
+
+
+def busy_share(seconds=1.0):
+    """What part of the processors other programs use just now, while this one sleeps."""
+    busy, total = processor_ticks()
+    time.sleep(seconds)
+    busy_then, total_then = processor_ticks()
+    return (busy_then - busy) / max(1, total_then - total)
+
+
 def machine():
     """What the figures depend on, for the head of the report."""
     import torch
@@ -78,6 +93,7 @@ def machine():
         "python": platform.python_version(),
         "commit": commit,
         "load_before": os.getloadavg()[0],
+        "busy_before": round(busy_share(), 2),
         "date": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
 
@@ -223,6 +239,9 @@ def main():
     arguments = parse_arguments()
     arguments.out.mkdir(parents=True, exist_ok=True)
     about = {**machine(), "busy_neighbours": arguments.busy}
+    if about["busy_before"] > IDLE:
+        message = "other programs use {:.0%} of the processors: the figures will say little"
+        print(message.format(about["busy_before"]), file=sys.stderr)
     results = {"machine": about, "options": {**vars(arguments), "out": ""}, "programs": {}}
     for number, program in enumerate(arguments.programs, 1):
         began = time.monotonic()
