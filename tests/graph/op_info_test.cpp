@@ -129,7 +129,10 @@ TEST(OpInfo, AllOpsHaveConsistentEntries) {
     EXPECT_EQ(writes, info.writes) << info.name;
     for (const auto& ret : info.returns)
       if (ret.alias_arg >= 0) EXPECT_TRUE(info.args[ret.alias_arg].is_written) << info.name;
-    if (info.name.rfind("aten::", 0) != 0 && info.name.rfind("prims::", 0) != 0)
+    const bool is_audited =
+        info.name.starts_with("aten::") || info.name.starts_with("prims::") || info.name.starts_with("lockstep::");
+    EXPECT_EQ(info.is_foreign, !is_audited) << info.name;
+    if (!is_audited)
       EXPECT_TRUE(info.kind == OpKind::kEager || info.kind == OpKind::kPass || info.kind == OpKind::kComposite)
           << info.name;
   }
