@@ -65,7 +65,7 @@ bool try_foreach_scale(torch::jit::Stack& stack) {
   const auto& number = stack[1].toTensor();
   if (!is_float_tensor(number) || number.dim() != 0) return false;
   const auto tensors = stack[0].toTensorVector();
-  if (!are_whole(tensors)) return false;
+  if (tensors.empty() || !are_whole(tensors)) return false;
   std::vector<Range> ranges;
   for (const auto& tensor : tensors) {
     auto* values = tensor.mutable_data_ptr<float>();

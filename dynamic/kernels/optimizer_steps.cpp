@@ -239,6 +239,7 @@ bool try_rmsprop_step(torch::jit::Stack& stack) {
 bool try_count_steps(torch::jit::Stack& stack) {
   if (!stack[1].isInt() && !stack[1].isDouble()) return false;
   const auto tensors = stack[0].toTensorVector();
+  if (tensors.empty()) return false;  // PyTorch raises
   for (const auto& tensor : tensors)
     if (!is_whole_float_tensor(tensor) || tensor.dim() != 0) return false;
   const double exact = stack[1].toScalar().toDouble();

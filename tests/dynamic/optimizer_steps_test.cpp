@@ -325,6 +325,8 @@ TEST(OptimizerSteps, CountsOfSteps) {
   for (size_t i = 0; i < counts.size(); ++i) EXPECT_EQ(counts[i].item<float>(), expected[i].item<float>() + 1);
   torch::jit::Stack beyond{counts, at::Scalar(1e300)};
   EXPECT_FALSE(try_count_steps(beyond));
+  torch::jit::Stack nothing{Tensors{}, at::Scalar(1)};
+  EXPECT_FALSE(try_count_steps(nothing));
   torch::jit::Stack larger{Tensors{at::rand({2})}, at::Scalar(1)};
   EXPECT_FALSE(try_count_steps(larger));
 }
