@@ -120,6 +120,7 @@ size_t GraphRunner::run_fused() {
     if (!try_add(fuser_, event)) {
       if (passed == kMaxPassed || event.capture || !fuser_.is_independent(event)) break;
       run_passing(event);
+      event.release_values();
       ++passed;
       if (has_failed()) {  // what was asked before it still happens
         const auto failure = take_failure();

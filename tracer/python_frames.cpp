@@ -14,6 +14,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <unordered_map>
@@ -57,6 +58,7 @@ struct CodeInfo {
   bool is_engine_entry = false;
   bool is_finalizer = false;
   std::vector<uint16_t> start;  // by instruction word: the first word of its instruction
+  std::vector<bool> is_truth_test;  // by instruction word
 };
 
 uint64_t hash_bytes(const void* data, size_t size) {
@@ -83,7 +85,11 @@ std::unique_ptr<CodeInfo> examine(PyCodeObject* code) {
   for (const auto& folder : settings().library_folders) info->is_library |= file.rfind(folder, 0) == 0;
   info->is_engine_entry = info->is_library && name == "_engine_run_backward";
   info->is_finalizer = name.size() >= 7 && name.compare(name.size() - 7, 7, "__del__") == 0;
+  const auto& tests = settings().truth_tests;
   info->start.resize(size / 2);
+  info->is_truth_test.resize(size / 2);
+  for (size_t i = 0; i < info->start.size(); ++i)
+    info->is_truth_test[i] = std::find(tests.begin(), tests.end(), words[2 * i]) != tests.end();
   for (size_t i = 0; i < info->start.size();) {
     const int opcode = words[2 * i];
     const size_t length = 1 + settings().cache_entries[opcode];
@@ -156,15 +162,21 @@ class PythonProgramCounter : public ProgramCounter {
     PyGILState_STATE gil = PyGILState_Ensure();
     LocationDetails details;
     int depth = 0;
+    _PyInterpreterFrame *last = nullptr, *last_in_library = nullptr;
     for (auto* frame = innermost(); frame && depth < kMaxFrames; frame = frame->previous) {
       if (_PyFrame_IsIncomplete(frame)) continue;
       const CodeInfo& info = codes_.get(frame->f_code);
-      if (depth == 0) details.is_plain_bool = is_truth_test(frame, info);
+      if (depth == 0) {
+        const size_t at = offset_of(frame, info);
+        details.is_plain_bool = at < info.is_truth_test.size() && info.is_truth_test[at];
+      }
       ++depth;
-      details.where = place(frame);
+      last = frame;
       if (!info.is_library) break;
-      details.api_call = text_of(frame->f_code->co_qualname);
+      last_in_library = frame;
     }
+    if (last) details.where = place(last);
+    if (last_in_library) details.api_call = text_of(last_in_library->f_code->co_qualname);
     PyGILState_Release(gil);
     return details;
   }
@@ -178,17 +190,6 @@ class PythonProgramCounter : public ProgramCounter {
   static size_t offset_of(const _PyInterpreterFrame* frame, const CodeInfo& info) {
     const auto raw = static_cast<size_t>(frame->prev_instr - _PyCode_CODE(frame->f_code));
     return raw < info.start.size() ? info.start[raw] : raw;
-  }
-
-  static bool is_truth_test(const _PyInterpreterFrame* frame, const CodeInfo& info) {
-    PyObject* bytes = PyCode_GetCode(frame->f_code);
-    const auto* words = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes));
-    const size_t at = offset_of(frame, info);
-    const int opcode = 2 * at < static_cast<size_t>(PyBytes_GET_SIZE(bytes)) ? words[2 * at] : -1;
-    Py_DECREF(bytes);
-    for (int known : settings().truth_tests)
-      if (opcode == known) return true;
-    return false;
   }
 
   static std::string place(_PyInterpreterFrame* frame) {
@@ -206,6 +207,7 @@ void configure_frames(std::vector<std::string> library_folders, std::vector<int>
                       int precall_opcode, std::vector<int> truth_test_opcodes) {
   settings() = {std::move(library_folders), std::move(cache_entries), precall_opcode,
                 std::move(truth_test_opcodes)};
+  has_stack_for_call();  // asks for the end of the stack now: on the main thread that reads a long file
 }
 
 std::unique_ptr<ProgramCounter> create_python_program_counter() {

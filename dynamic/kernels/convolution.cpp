@@ -22,7 +22,7 @@ namespace {
 using at::IntArrayRef;
 using at::Tensor;
 
-constexpr int64_t kMaxColumnsBytes = 32 << 20;
+constexpr int64_t kSmallColumnsBytes = 1 << 20;  // whatever the maps take
 constexpr double kOpening = 1.1;  // who makes the first map with channels innermost makes work for others, perhaps
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
@@ -195,11 +195,17 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
       });
 }
 
+// All columns are there at once: where these are far larger than the maps, a step's peak would be theirs.
+bool is_for_columns(const ConvolutionShape& s) {
+  const int64_t maps_bytes = 4 * s.n * (s.c * s.h * s.w + s.o * s.oh * s.ow);
+  return s.columns_bytes() <= std::max(kSmallColumnsBytes, maps_bytes);
+}
+
 // Those of our own.
 uint32_t own_ways(Kind kind, const Convolution& c, const ConvolutionShape& s) {
   if (c.groups != 1) return 0;
   const bool may_use_tiles = kind == kWeightGradient ? is_weight_gradient_for_winograd(s) : is_for_winograd(s);
-  return (s.columns_bytes() <= kMaxColumnsBytes ? bit(kByColumns) : 0) | (s.is_pointwise() ? bit(kBySamples) : 0) |
+  return (is_for_columns(s) ? bit(kByColumns) : 0) | (s.is_pointwise() ? bit(kBySamples) : 0) |
          (may_use_tiles ? bit(kByWinograd) : 0) | (is_for_strips(s) ? bit(kByStrips) : 0);
 }
 

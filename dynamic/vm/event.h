@@ -60,10 +60,14 @@ struct alignas(kCacheLine) Event {
 
   // Whether its results may be kept in another order than promised (hidden_layout.h).
   bool may_hide() const { return may_be_fused && !is_strict && !capture; }
-  void clear() {
-    args.clear();
+  // After it ran: values that nobody else holds go.
+  void release_values() {
     operands.clear();
     outputs.clear();
+  }
+  void clear() {
+    args.clear();
+    release_values();
     capture = nullptr;
   }
 };
