@@ -136,45 +136,8 @@ Tensor convolve(const Tensor& input, const Tensor& windows, const std::optional<
   return is_finite ? result : Tensor();
 }
 
-}  // namespace
-
-bool is_for_winograd(const ConvolutionShape& s) {
-  const auto fits = [](int64_t stride, int64_t padding, int64_t dilation) {
-    return stride == 1 && dilation == 1 && padding >= 0 && padding <= 2;
-  };
-  return s.kh == 3 && s.kw == 3 && fits(s.stride[0], s.padding[0], s.dilation[0]) &&
-         fits(s.stride[1], s.padding[1], s.dilation[1]) && s.c >= kFewestChannels && s.o >= kFewestChannels &&
-         s.c * s.o <= kMostWindows;
-}
-
-bool is_weight_gradient_for_winograd(const ConvolutionShape& s) {
-  return is_for_winograd(s) && s.positions() >= kFewestPositions;
-}
-
-Tensor forward_by_winograd(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                           const ConvolutionShape& s) {
-  if (has_empty_pixel(input)) return {};
-  const auto taps = at::empty({s.c, kTaps, s.o}, weight.options());
-  turn_matrices(weight.const_data_ptr<float>(), taps.mutable_data_ptr<float>(), sizeof(float), 1, s.o, s.c * kTaps,
-                /*in_parallel=*/true);
-  return convolve(input, transformed(taps), bias, s.oh, s.ow, s.padding);
-}
-
-// A convolution of the gradient with the windows turned round.
-Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
-  if (has_empty_pixel(gradient)) return {};
-  const auto taps = at::empty({s.o, kTaps, s.c}, weight.options());
-  auto* turned = taps.mutable_data_ptr<float>();
-  const auto* windows = weight.const_data_ptr<float>();
-  shared_loop(0, s.o, std::max<int64_t>(1, (1 << 12) / s.c), [&](int64_t begin, int64_t end) {
-    for (int64_t o = begin; o < end; ++o)  // the last tap first
-      transpose(windows + o * s.c * kTaps, kTaps, turned + ((o + 1) * kTaps - 1) * s.c, -s.c, s.c, kTaps);
-  });
-  const int64_t padding[] = {2 - s.padding[0], 2 - s.padding[1]};
-  return convolve(gradient, transformed(taps), std::nullopt, s.h, s.w, padding);
-}
-
-Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
+// (parts, 16, C, O), of which the first part is the gradient of the windows' tiles. The tiles of the maps are gone then.
+Tensor sum_of_tiles(const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
   const auto read = read_tiles(s.h, s.w, s.c, s.oh, s.ow, s.padding);
   const auto written = written_tiles(s.oh, s.ow, s.o);
   const auto* slopes = gradient.const_data_ptr<float>();
@@ -218,6 +181,51 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
     }
   });
   for (int64_t part = 1; part < parts; ++part) sums[0].add_(sums[part]);
+  return sums;
+}
+
+}  // namespace
+
+bool is_for_winograd(const ConvolutionShape& s) {
+  const auto fits = [](int64_t stride, int64_t padding, int64_t dilation) {
+    return stride == 1 && dilation == 1 && padding >= 0 && padding <= 2;
+  };
+  return s.kh == 3 && s.kw == 3 && fits(s.stride[0], s.padding[0], s.dilation[0]) &&
+         fits(s.stride[1], s.padding[1], s.dilation[1]) && s.c >= kFewestChannels && s.o >= kFewestChannels &&
+         s.c * s.o <= kMostWindows;
+}
+
+bool is_weight_gradient_for_winograd(const ConvolutionShape& s) {
+  return is_for_winograd(s) && s.positions() >= kFewestPositions;
+}
+
+Tensor forward_by_winograd(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                           const ConvolutionShape& s) {
+  if (has_empty_pixel(input)) return {};
+  const auto taps = at::empty({s.c, kTaps, s.o}, weight.options());
+  turn_matrices(weight.const_data_ptr<float>(), taps.mutable_data_ptr<float>(), sizeof(float), 1, s.o, s.c * kTaps,
+                /*in_parallel=*/true);
+  return convolve(input, transformed(taps), bias, s.oh, s.ow, s.padding);
+}
+
+// A convolution of the gradient with the windows turned round.
+Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
+  if (has_empty_pixel(gradient)) return {};
+  const auto taps = at::empty({s.o, kTaps, s.c}, weight.options());
+  auto* turned = taps.mutable_data_ptr<float>();
+  const auto* windows = weight.const_data_ptr<float>();
+  shared_loop(0, s.o, std::max<int64_t>(1, (1 << 12) / s.c), [&](int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o)  // the last tap first
+      transpose(windows + o * s.c * kTaps, kTaps, turned + ((o + 1) * kTaps - 1) * s.c, -s.c, s.c, kTaps);
+  });
+  const int64_t padding[] = {2 - s.padding[0], 2 - s.padding[1]};
+  return convolve(gradient, transformed(taps), std::nullopt, s.h, s.w, padding);
+}
+
+Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
+  const auto sums = sum_of_tiles(gradient, input, s);
+  const auto& loops = winograd_loops();
+  const int64_t window_count = s.c * s.o;
   const auto taps = at::empty({s.c, kTaps, s.o}, input.options());
   const auto* total = sums.const_data_ptr<float>();
   std::atomic<bool> is_finite{true};

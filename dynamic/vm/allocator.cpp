@@ -1,6 +1,6 @@
-// One reserved range of addresses; `owns` is a comparison. Small blocks come from slabs by size class, large ones from
-// a best-fit list with splitting and coalescing, so that a steady state reuses the same pages whatever the sizes are.
-// In front of that list free blocks rest by their size, uncoalesced, as long as nobody asks for what is not there.
+// One reserved range of addresses; `owns` is a comparison. Small blocks come from slabs by size class, which lie in a
+// part of their own; large ones from a best-fit list with splitting and coalescing, so that a steady state reuses the
+// same pages whatever the sizes are. Where new addresses are needed, free blocks give up as many pages.
 #include "dynamic/vm/allocator.h"
 
 #include <c10/core/Allocator.h>
@@ -22,11 +22,12 @@ namespace lockstep::dynamic {
 
 namespace {
 
-constexpr size_t kRange = size_t{1} << 40;  // addresses only, no memory
+constexpr size_t kRange = size_t{1} << 40, kSlabRange = size_t{1} << 38;  // addresses only, no memory
 constexpr size_t kAlignment = 64;
 constexpr size_t kSmallLimit = 32 << 10;
 constexpr size_t kSlab = 256 << 10;
 constexpr size_t kLargeGrain = 4096;
+constexpr size_t kWorthwhile = 64 << 10;  // pages given up at once
 
 size_t round_up(size_t bytes, size_t grain) { return (bytes + grain - 1) / grain * grain; }
 
@@ -52,41 +53,62 @@ size_t class_size(size_t index) {
 
 struct Pool::State {
   std::mutex mutex;
+  struct Free {
+    size_t bytes;
+    bool has_pages;  // perhaps
+  };
   char* begin = nullptr;
   char* top = nullptr;  // of the part handed out so far
+  char *slabs = nullptr, *slabs_top = nullptr;  // the same of slabs
   std::array<std::vector<void*>, kClasses> small_free;
-  std::vector<uint8_t> slab_class;  // by slab number: 1 + the class; 0: no slab
-  std::unordered_map<size_t, std::vector<char*>> resting;  // large blocks by size
-  size_t resting_count = 0;
-  std::map<char*, size_t> free_by_address;
+  std::vector<uint8_t> slab_class;  // by slab number
+  std::map<char*, Free> free_by_address;
   std::set<std::pair<size_t, char*>> free_by_size;
   std::unordered_map<void*, size_t> large_used;
   PoolStatistics statistics;
 
   char* extend(size_t bytes) {
-    if (!begin || top + bytes > begin + kRange) return nullptr;
+    if (!begin || top + bytes > slabs) return nullptr;
+    give_up_pages(bytes);
     char* block = top;
     top += bytes;
     statistics.reserved_bytes += bytes;
     return block;
   }
-  void add_free(char* block, size_t bytes) {
-    free_by_address.emplace(block, bytes);
+  char* extend_slabs() {
+    if (!begin || slabs_top + kSlab > slabs + kSlabRange) return nullptr;
+    char* slab = slabs_top;
+    slabs_top += kSlab;
+    statistics.reserved_bytes += kSlab;
+    return slab;
+  }
+  // Of free blocks, the largest first.
+  void give_up_pages(size_t bytes) {
+    for (auto it = free_by_size.rbegin(); bytes >= kWorthwhile && it != free_by_size.rend(); ++it) {
+      auto& free = free_by_address.at(it->second);
+      if (free.bytes < kWorthwhile) return;
+      if (!free.has_pages) continue;
+      madvise(it->second, free.bytes, MADV_DONTNEED);
+      free.has_pages = false;
+      bytes -= std::min(bytes, free.bytes);
+    }
+  }
+  void add_free(char* block, size_t bytes, bool has_pages) {
+    free_by_address.emplace(block, Free{bytes, has_pages});
     free_by_size.emplace(bytes, block);
   }
-  void remove_free(std::map<char*, size_t>::iterator it) {
-    free_by_size.erase({it->second, it->first});
+  void remove_free(std::map<char*, Free>::iterator it) {
+    free_by_size.erase({it->second.bytes, it->first});
     free_by_address.erase(it);
   }
-  size_t slab_number(const void* data) const { return (static_cast<const char*>(data) - begin) / kSlab; }
+  size_t slab_number(const void* data) const { return (static_cast<const char*>(data) - slabs) / kSlab; }
   void* allocate_small(size_t index) {
     auto& free = small_free[index];
     if (free.empty()) {
-      char* slab = take_large(kSlab, kSlab);
+      char* slab = extend_slabs();
       if (!slab) return nullptr;
-      const size_t number = slab_number(slab), bytes = class_size(index);
-      if (number >= slab_class.size()) slab_class.resize(number + 1);
-      slab_class[number] = static_cast<uint8_t>(1 + index);
+      const size_t bytes = class_size(index);
+      slab_class.push_back(static_cast<uint8_t>(index));
       for (size_t at = kSlab / bytes; at > 0; --at) free.push_back(slab + (at - 1) * bytes);
     }
     void* block = free.back();
@@ -94,62 +116,35 @@ struct Pool::State {
     return block;
   }
   char* allocate_large(size_t bytes) {
-    auto& same = resting[bytes];
-    if (same.empty()) return take_large(bytes, kLargeGrain);
-    char* block = same.back();
-    same.pop_back();
-    --resting_count;
+    char* block = take_free(bytes);
+    return block ? block : extend(bytes);
+  }
+  char* take_free(size_t bytes) {
+    const auto it = free_by_size.lower_bound({bytes, nullptr});
+    if (it == free_by_size.end()) return nullptr;
+    auto [size, block] = *it;
+    const auto free = free_by_address.find(block);
+    const bool has_pages = free->second.has_pages;
+    remove_free(free);
+    if (bytes < size) add_free(block + bytes, size - bytes, has_pages);
     return block;
   }
-  void rest_large(char* block, size_t bytes) {
-    resting[bytes].push_back(block);
-    ++resting_count;
-  }
-  void coalesce_resting() {
-    for (auto& [bytes, blocks] : resting)
-      for (char* block : blocks) give_large(block, bytes);
-    resting.clear();
-    resting_count = 0;
-  }
-  char* take_large(size_t bytes, size_t alignment) {
-    if (char* block = take_free(bytes, alignment)) return block;
-    if (resting_count > 0) {
-      coalesce_resting();
-      if (char* block = take_free(bytes, alignment)) return block;
-    }
-    char* start = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(top), alignment));
-    if (start > top)
-      if (char* gap = extend(start - top)) add_free(gap, start - gap);
-    return extend(bytes);
-  }
-  char* take_free(size_t bytes, size_t alignment) {
-    for (auto it = free_by_size.lower_bound({bytes, nullptr}); it != free_by_size.end(); ++it) {
-      auto [size, block] = *it;
-      char* aligned = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(block), alignment));
-      if (aligned + bytes > block + size) continue;
-      remove_free(free_by_address.find(block));
-      if (aligned > block) add_free(block, aligned - block);
-      if (char* end = aligned + bytes; end < block + size) add_free(end, block + size - end);
-      return aligned;
-    }
-    return nullptr;
-  }
-  void give_large(char* block, size_t bytes) {
+  void free_large(char* block, size_t bytes) {
     auto after = free_by_address.lower_bound(block);
     if (after != free_by_address.end() && block + bytes == after->first) {
-      bytes += after->second;
+      bytes += after->second.bytes;
       remove_free(after);
     }
     auto before = free_by_address.lower_bound(block);
     if (before != free_by_address.begin()) {
       --before;
-      if (before->first + before->second == block) {
+      if (before->first + before->second.bytes == block) {
         block = before->first;
-        bytes += before->second;
+        bytes += before->second.bytes;
         remove_free(before);
       }
     }
-    add_free(block, bytes);
+    add_free(block, bytes, /*has_pages=*/true);
   }
 };
 
@@ -158,6 +153,7 @@ Pool::Pool() : state_(new State) {
   if (range == MAP_FAILED) return;
   state_->begin = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(range), kSlab));
   state_->top = state_->begin;
+  state_->slabs = state_->slabs_top = state_->begin + kRange - kSlabRange - kSlab;
 }
 
 Pool& Pool::instance() {
@@ -181,16 +177,15 @@ void* Pool::allocate(size_t bytes) {
 
 void Pool::deallocate(void* data) {
   std::lock_guard lock(state_->mutex);
-  const size_t number = state_->slab_number(data);
-  if (number < state_->slab_class.size() && state_->slab_class[number] > 0) {
-    const size_t index = state_->slab_class[number] - 1;
+  if (data >= state_->slabs) {
+    const size_t index = state_->slab_class[state_->slab_number(data)];
     state_->statistics.used_bytes -= class_size(index);
     state_->small_free[index].push_back(data);
     return;
   }
   const auto large = state_->large_used.find(data);
   state_->statistics.used_bytes -= large->second;
-  state_->rest_large(static_cast<char*>(data), large->second);
+  state_->free_large(static_cast<char*>(data), large->second);
   state_->large_used.erase(large);
 }
 
@@ -211,10 +206,9 @@ void Pool::reset_peak() {
 
 void Pool::release_free_pages() {
   std::lock_guard lock(state_->mutex);
-  state_->coalesce_resting();
-  for (const auto& [block, bytes] : state_->free_by_address) {
-    char* begin = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(block), kLargeGrain));
-    if (begin < block + bytes) madvise(begin, block + bytes - begin, MADV_DONTNEED);
+  for (auto& [block, free] : state_->free_by_address) {
+    if (free.has_pages) madvise(block, free.bytes, MADV_DONTNEED);
+    free.has_pages = false;
   }
 }
 
