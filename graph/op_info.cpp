@@ -110,7 +110,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op) : handle(op) {
   draws |= op.hasTag(at::Tag::nondeterministic_seeded);
   dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
   is_pointwise = op.hasTag(at::Tag::pointwise);
-  bool all_alias = !returns.empty();
+  bool all_alias = true;  // of those that return nothing, too
   for (const auto& ret : returns) all_alias &= ret.alias_arg >= 0;
   returns_out = op.hasTag(at::Tag::out);
   layout_from_scalars = returns_out || !(is_pointwise || all_alias);

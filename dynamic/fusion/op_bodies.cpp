@@ -68,7 +68,7 @@ void lerp_scalar(OpBody& b) {
   b.finish(std::abs(weight) < 0.5 ? b.multiply_add(b.scalar(2), difference, start)
                                   : b.multiply_add(b.sub(b.scalar(2), b.number(1)), difference, end));
 }
-void addcmul(OpBody& b) { b.finish(b.add(b.in(0), b.mul(b.mul(b.scalar(3), b.in(1)), b.in(2)))); }
+void addcmul(OpBody& b) { b.finish(b.multiply_add(b.mul(b.scalar(3), b.in(1)), b.in(2), b.in(0))); }
 void addcdiv(OpBody& b) { b.finish(b.add(b.in(0), b.div(b.mul(b.scalar(3), b.in(1)), b.in(2)))); }
 
 void pow_scalar(OpBody& b) {

@@ -29,7 +29,8 @@ static inline void finish_past_cache() {
 #endif
 }
 
-// Writes `one(i)` for all i; past the cache with `whole(i)`, a register at i, where `out` has come to a cache line.
+// Writes `one(i)` for all i; past the cache with `whole(i)`, a register at i, where `out` has come to a cache line. Both
+// must round alike: no sum of two products, of which a compiler may contract either.
 template <class One, class Whole>
 static inline void write_all(float* out, int64_t count, bool past_cache, One one, Whole whole) {
   int64_t i = 0;
@@ -115,8 +116,8 @@ static void products(const float* g, const float* x, int64_t count, float mean, 
 static void gradient(const float* g, const float* x, int64_t count, float mean, float of_g, float of_x, float shift,
                      float* out, bool past_cache) {
   write_all(
-      out, count, past_cache, [=](int64_t i) { return g[i] * of_g + (x[i] - mean) * of_x + shift; },
-      [=](int64_t i) { return load(g + i) * of_g + (load(x + i) - mean) * of_x + shift; });
+      out, count, past_cache, [=](int64_t i) { return g[i] * of_g + ((x[i] - mean) * of_x + shift); },
+      [=](int64_t i) { return load(g + i) * of_g + ((load(x + i) - mean) * of_x + shift); });
   if (past_cache) finish_past_cache();
 }
 
@@ -166,9 +167,9 @@ static void column_gradient(const float* g, const float* x, int64_t rows, int64_
   for (int64_t row = 0; row < rows; ++row, g += width, x += width, out += width)
     write_all(
         out, width, past_cache,
-        [=](int64_t i) { return g[i] * of_g[i] + (x[i] - mean[i]) * of_x[i] + shift[i]; },
+        [=](int64_t i) { return g[i] * of_g[i] + ((x[i] - mean[i]) * of_x[i] + shift[i]); },
         [=](int64_t i) {
-          return load(g + i) * load(of_g + i) + (load(x + i) - load(mean + i)) * load(of_x + i) + load(shift + i);
+          return load(g + i) * load(of_g + i) + ((load(x + i) - load(mean + i)) * load(of_x + i) + load(shift + i));
         });
   if (past_cache) finish_past_cache();
 }

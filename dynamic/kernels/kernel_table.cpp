@@ -111,6 +111,17 @@ std::span<const OwnKernelRow> exact_kernels() { return kExact; }
 
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op) { return find_facts(op).row; }
 
+namespace {
+
+// As the ops do that PyTorch's kernel calls for each tensor.
+void raise_versions(const c10::List<at::Tensor>& tensors) {
+  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView)) return;
+  for (const at::Tensor& tensor : tensors)
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace
+
 bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack) {
   if (op.args.empty() || op.args[0].kind != graph::ArgKind::kTensorList) return false;
   const auto& facts = find_facts(op);
@@ -118,6 +129,7 @@ bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack) {
   const auto args = torch::jit::last(stack, op.args.size());
   torch::jit::Stack own(args.begin(), args.end());
   if (!facts.row->run(own)) return false;
+  if (!facts.may_round_otherwise) raise_versions(args[0].toTensorList());
   torch::jit::drop(stack, op.args.size());  // and nothing is returned
   return true;
 }

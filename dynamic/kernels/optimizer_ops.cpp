@@ -12,6 +12,11 @@ namespace {
 void rmsprop_one_by_one(at::TensorList parameters, at::TensorList gradients, at::TensorList squares, at::TensorList means,
                         at::TensorList buffers, double rate, double alpha, double eps, double weight_decay, double momentum,
                         bool maximize) {
+  const auto fits = [&](at::TensorList list) { return list.size() == parameters.size(); };
+  TORCH_CHECK(fits(gradients) && fits(squares) && (means.empty() || fits(means)) && (buffers.empty() || fits(buffers)),
+              "lockstep::_fused_rmsprop_: lists of ", parameters.size(), " parameters, ", gradients.size(), " grads, ",
+              squares.size(), " square_avgs, ", means.size(), " grad_avgs and ", buffers.size(),
+              " momentum_buffers; want one of each a parameter, or no grad_avgs or momentum_buffers at all");
   for (size_t i = 0; i < parameters.size(); ++i) {
     const auto& parameter = parameters[i];
     at::Tensor gradient = maximize ? at::neg(gradients[i]) : gradients[i];

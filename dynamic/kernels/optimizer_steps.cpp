@@ -46,8 +46,8 @@ bool writes_what_others_use(std::vector<Range>& ranges) {
 }  // namespace
 
 bool has_usual_rates(double rate, double weight_decay, std::initializer_list<double> below_one) {
-  constexpr double kMost = 1e30;
-  return std::abs(rate) < kMost && std::abs(weight_decay) < kMost &&
+  const auto is_usual = [](double number) { return number == 0 || (std::abs(number) > 1e-30 && std::abs(number) < 1e30); };
+  return is_usual(rate) && is_usual(weight_decay) &&
          std::all_of(below_one.begin(), below_one.end(), [](double number) { return number >= 0 && number < 1; });
 }
 
@@ -243,6 +243,7 @@ bool try_count_steps(torch::jit::Stack& stack) {
   for (const auto& tensor : tensors)
     if (!is_whole_float_tensor(tensor) || tensor.dim() != 0) return false;
   const double exact = stack[1].toScalar().toDouble();
+  if (stack[1].isInt() && std::abs(exact) > 0x1p53) return false;  // it would be rounded twice
   if (std::isfinite(exact) && std::abs(exact) > std::numeric_limits<float>::max()) return false;  // PyTorch raises
   const auto number = static_cast<float>(exact);
   for (const auto& tensor : tensors) *tensor.mutable_data_ptr<float>() += number;

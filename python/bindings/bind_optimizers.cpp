@@ -76,10 +76,8 @@ void bump(const std::vector<at::Tensor>& tensors, int by) {
     for (int n = 0; n < by; ++n) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
-void count(const StepTensors& step) {
-  at::_foreach_add_(step.counts, 1);
-  bump(step.counts, 1);
-}
+// As anybody would: its versions rise by themselves.
+void count(const StepTensors& step) { at::_foreach_add_(step.counts, 1); }
 
 bool try_adam(const py::list& parameters, const py::list& gradients, const py::list& means, const py::list& squares,
               const py::list& largest_squares, const py::list& counts, double rate, double beta1, double beta2,
@@ -90,8 +88,8 @@ bool try_adam(const py::list& parameters, const py::list& gradients, const py::l
                       : read_step(parameters, gradients, {means, squares}, &counts);
   if (!step) return false;
   const py::gil_scoped_release released;
-  const at::AutoDispatchBelowADInplaceOrView below;
   count(*step);
+  const at::AutoDispatchBelowADInplaceOrView below;
   const at::TensorList largest = amsgrad ? at::TensorList(step->states[2]) : at::TensorList();
   if (is_decoupled) {
     at::_fused_adamw_(step->parameters, step->gradients, step->states[0], step->states[1], largest, step->counts, rate,
@@ -129,8 +127,8 @@ bool try_adagrad(const py::list& parameters, const py::list& gradients, const py
   const auto step = read_step(parameters, gradients, {sums}, &counts);
   if (!step) return false;
   const py::gil_scoped_release released;
-  const at::AutoDispatchBelowADInplaceOrView below;
   count(*step);
+  const at::AutoDispatchBelowADInplaceOrView below;
   at::_fused_adagrad_(step->parameters, step->gradients, step->states[0], step->counts, rate, rate_decay, weight_decay, eps,
                       maximize);
   bump(step->parameters, 1);
@@ -145,7 +143,7 @@ bool try_rmsprop(const py::list& parameters, const py::list& gradients, const py
                  const py::list& buffers, const py::list& counts, double rate, double alpha, double eps, double weight_decay,
                  double momentum, bool is_centered, bool maximize) {
   if (!dynamic::has_usual_rates(rate, weight_decay) || !dynamic::has_usual_rates(momentum, eps) ||
-      !dynamic::has_usual_rates(alpha, 0))
+      !dynamic::has_usual_rates(0, 0, {alpha}))
     return false;
   const bool has_momentum = momentum > 0;
   const auto step = is_centered ? has_momentum ? read_step(parameters, gradients, {squares, means, buffers}, &counts)
@@ -156,8 +154,8 @@ bool try_rmsprop(const py::list& parameters, const py::list& gradients, const py
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("lockstep::_fused_rmsprop_", "").typed<RmspropSignature>();
   const py::gil_scoped_release released;
-  const at::AutoDispatchBelowADInplaceOrView below;
   count(*step);
+  const at::AutoDispatchBelowADInplaceOrView below;
   const at::TensorList no_tensors, means_read = is_centered ? at::TensorList(step->states[1]) : no_tensors;
   const at::TensorList buffers_read = has_momentum ? at::TensorList(step->states.back()) : no_tensors;
   op.call(step->parameters, step->gradients, step->states[0], means_read, buffers_read, rate, alpha, eps, weight_decay,

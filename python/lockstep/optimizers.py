@@ -17,6 +17,7 @@ import torch
 _SPECIAL = (
     "grad_scale", "found_inf", "has_complex", "has_sparse_grad", "capturable", "differentiable",
 )  # fmt: skip
+_FLAGS = ("amsgrad", "centered", "decoupled_weight_decay", "maximize", "nesterov")
 _LARGEST = 2**53  # of the integers that are floats
 
 
@@ -24,7 +25,9 @@ def _is_plain(name: str, number) -> bool:
     if name in _SPECIAL:
         return number is None or number is False
     kind = type(number)
-    return kind is float or kind is bool or (kind is int and abs(number) < _LARGEST)
+    if kind is bool:
+        return name in _FLAGS  # as a rate, PyTorch refuses it
+    return kind is float or (kind is int and abs(number) < _LARGEST)
 
 
 def _are_plain(lists: tuple, numbers: dict) -> bool:

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <random>
 #include <thread>
@@ -87,6 +88,44 @@ TEST(Pool, NeighboursGrowTogetherAgain) {
   void* all = pool.allocate(8 * kBytes);
   EXPECT_EQ(pool.statistics().reserved_bytes, reserved);  // no new addresses: the eight have become one
   pool.deallocate(all);
+}
+
+TEST(Pool, SmallBlocksBreakNoLargeOne) {
+  auto& pool = Pool::instance();
+  constexpr size_t kBytes = 8 << 20, kSmall = 3000, kCount = 500;
+  pool.deallocate(pool.allocate(kBytes));
+  std::vector<void*> small;
+  for (size_t i = 0; i < kCount; ++i) small.push_back(pool.allocate(kSmall));
+  const size_t reserved = pool.statistics().reserved_bytes;
+  void* large = pool.allocate(kBytes);
+  EXPECT_EQ(pool.statistics().reserved_bytes, reserved);
+  pool.deallocate(large);
+  for (void* block : small) pool.deallocate(block);
+}
+
+size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  size_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * 4096;
+}
+
+TEST(Pool, FreeBlocksGiveUpPagesBeforeItGrows) {
+  auto& pool = Pool::instance();
+  constexpr size_t kBytes = 32 << 20;
+  auto* first = static_cast<char*>(pool.allocate(kBytes));
+  void* wall = pool.allocate(1 << 20);  // so that the free block does not grow into what comes next
+  std::memset(first, 1, kBytes);
+  pool.deallocate(first);
+  const size_t before = resident_bytes();
+  auto* larger = static_cast<char*>(pool.allocate(kBytes + (4 << 20)));
+  std::memset(larger, 1, kBytes + (4 << 20));
+  EXPECT_LT(resident_bytes(), before + (8 << 20));
+  auto* again = static_cast<char*>(pool.allocate(kBytes));
+  EXPECT_EQ(again, first);
+  std::memset(again, 2, kBytes);
+  EXPECT_EQ(larger[0] + larger[kBytes], 2);
+  for (void* block : {static_cast<void*>(again), static_cast<void*>(larger), wall}) pool.deallocate(block);
 }
 
 TEST(Pool, ASteadyStateTakesNoNewAddresses) {

@@ -10,7 +10,7 @@ from pathlib import Path
 import lockstep
 import pytest
 import torch
-from lockstep import Error
+from lockstep import _C, Error
 from lockstep.memory import ROLES
 from torch import nn
 
@@ -56,7 +56,7 @@ def test_roles(runner):
     assert DEPTH * MAP <= most["activations"] <= (DEPTH + 3) * MAP  # what sigmoid gives is kept
     assert DEPTH * LAYER <= most["gradients"] <= DEPTH * LAYER + 4 * MAP
     assert sum(m.by_role().values()) == m.peak_bytes
-    assert m.by_role()["activations"] == max(m.by_role().values())
+    assert m.by_role()["activations"] >= 0.99 * max(m.by_role().values())  # as many maps, at most
 
 
 def test_lines_of_the_peak():
@@ -104,6 +104,27 @@ def test_the_sum_agrees_with_the_allocator(numerics, tmp_path):
     assert done.returncode == 0, done.stderr
     peak, counted = json.loads(done.stdout.splitlines()[-1])
     assert peak == pytest.approx(counted, rel=0.01)
+
+
+def test_a_group_without_a_kernel_keeps_no_more_than_eager(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
+    x = torch.randn(256, 1024)
+
+    def chain():
+        y = x
+        for _ in range(8):
+            y = torch.sin(y * 1.5 + 0.5)
+        return float(y.sum())
+
+    def peak(fn):
+        _C.count_memory(True)
+        fn()
+        _C.count_memory(False)
+        return _C.memory_count()["peak_bytes"]
+
+    step = lockstep.function(chain, when="always", numerics="default")
+    step()
+    assert peak(step) <= peak(chain)  # what it had to compile is not there yet, or just so
 
 
 def test_a_plot(tmp_path):

@@ -132,6 +132,65 @@ def test_rates_may_change_from_step_to_step():
     )
 
 
+@pytest.mark.parametrize("kind", ["adam", "momentum", "adagrad", "rmsprop"])
+def test_nothing_is_kept_of_a_rate(kind):
+    counts = []
+
+    def before(index, optimizer):
+        optimizer.param_groups[0]["lr"] = 0.01 / (index + 1)
+        counts.append(_C.signature_count())
+
+    train(KINDS[kind], default, calls=12, before=before)
+    assert counts[4] == counts[-1]
+
+
+@pytest.mark.parametrize("optimizers", ["joined", "single"])
+def test_counting_by_hand_raises_versions(optimizers):
+    @lockstep.function(when="always", numerics="default", optimizers=optimizers)
+    def step(weight):
+        count = torch.tensor(3.0)
+        product = weight * count  # keeps the count for the weight's gradient
+        torch._foreach_add_([count], 1.0)
+        product.backward()
+
+    for _ in range(4):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            step(torch.tensor(2.0, requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"alpha": 1.5},
+        {"eps": 1e-50},
+        {"eps": 1e39},
+        {"weight_decay": 1e-46},
+        {"lr": 1e-46, "momentum": 0.5},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+@pytest.mark.parametrize("size", [1.0, 1e25, float("inf")])
+def test_rates_out_of_the_ordinary(options, size):
+    starts = [size * t for t in some_tensors()]
+    results = []
+    for decorate in (default, eager):
+        parameters = [nn.Parameter(t.clone()) for t in starts]
+        optimizer = torch.optim.RMSprop(parameters, **{"lr": 0.01, "centered": True} | options)
+
+        @decorate
+        def step():
+            for parameter, start in zip(parameters, starts, strict=True):
+                parameter.grad = 0.5 * start
+            optimizer.step()
+
+        for _ in range(6):
+            step()
+            _C.wait_for_kernels()
+        results.append(everything_of(parameters, optimizer)[0])
+    for mine, other in zip(*results, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-6, atol=2e-6, equal_nan=True)
+
+
 def test_a_loaded_state_goes_on():
     kept = {}
 
@@ -411,8 +470,10 @@ def test_tangents_are_carried_along():
         (lambda p: torch.optim.Adam(p, 1e38), RuntimeError),
         (lambda p: torch.optim.Adagrad(p, 0.1, weight_decay=1e39), RuntimeError),
         (lambda p: torch.optim.SGD(p, 10**400), OverflowError),
+        (lambda p: torch.optim.SGD(p, 0.1, weight_decay=True), RuntimeError),
+        (lambda p: torch.optim.RMSprop(p, 0.1, weight_decay=True), RuntimeError),
     ],
-    ids=["rate", "corrected_rate", "weight_decay", "integer"],
+    ids=["rate", "corrected_rate", "weight_decay", "integer", "truth", "truth_rmsprop"],
 )
 def test_numbers_that_do_not_fit_are_errors(make, error):
     def run(decorate):
