@@ -195,10 +195,11 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
       });
 }
 
-// All columns are there at once: where these are far larger than the maps, a step's peak would be theirs.
+// All columns are there at once, and so are maps with samples and channels exchanged: where the columns are larger than
+// the maps, a step's peak would be theirs.
 bool is_for_columns(const ConvolutionShape& s) {
   const int64_t maps_bytes = 4 * s.n * (s.c * s.h * s.w + s.o * s.oh * s.ow);
-  return s.columns_bytes() <= std::max(kSmallColumnsBytes, maps_bytes);
+  return s.is_pointwise() || s.columns_bytes() <= std::max(kSmallColumnsBytes, maps_bytes / 2);
 }
 
 // Those of our own.

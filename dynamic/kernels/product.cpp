@@ -78,7 +78,11 @@ Tensor by_onednn(const Tensor& left, const Tensor& right, const std::optional<Te
 
 // left @ right, of (out, points) and (points, in), is the gradient of the weights of a convolution of single pixels: its
 // input and the gradient that comes in are read as they are, with what is summed over outermost.
-bool is_like_gradient(const Tensor& left, const Tensor& right) { return left.t().is_contiguous() && right.is_contiguous(); }
+// Not where what comes out is larger than both: oneDNN keeps it twice.
+bool is_like_gradient(const Tensor& left, const Tensor& right) {
+  return left.t().is_contiguous() && right.is_contiguous() &&
+         left.size(0) * right.size(1) <= std::max(left.numel(), right.numel());
+}
 
 Tensor as_gradient(const Tensor& left, const Tensor& right) {
   const int64_t out = left.size(0), points = left.size(1), in = right.size(1);
@@ -87,9 +91,7 @@ Tensor as_gradient(const Tensor& left, const Tensor& right) {
     return rows.view({images, 1, points / images, channels}).permute({0, 3, 1, 2});
   };
   // Only its sizes are asked for, so that any memory will do.
-  const auto weight = right.numel() >= out * in  ? right.as_strided({out, in, 1, 1}, {in, 1, 1, 1})
-                      : left.numel() >= out * in ? left.as_strided({out, in, 1, 1}, {in, 1, 1, 1})
-                                                 : at::empty({out, in, 1, 1}, left.options());
+  const auto weight = (right.numel() >= out * in ? right : left).as_strided({out, in, 1, 1}, {in, 1, 1, 1});
   const auto gradients = at::convolution_backward(maps(left.t(), out), maps(right, in), weight,
                                                   /*bias_sizes=*/at::OptionalIntArrayRef(), /*stride=*/{1, 1},
                                                   /*padding=*/{0, 0}, /*dilation=*/{1, 1}, /*transposed=*/false,
