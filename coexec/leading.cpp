@@ -276,7 +276,7 @@ Session::NativeRun::NativeRun(Session& session, const OpInfo& op, bool in_graph)
 
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {
   const NativeRun run(*this, op, in_graph);
-  if (function_->joins_steps && dynamic::try_run_joined(op, *stack)) return;
+  if (function_->joins_steps && !has_recorder() && dynamic::try_run_joined(op, *stack)) return;
   op.handle.redispatchBoxed(keys_, stack);  // goes on below the hook: what is above has been done
 }
 
@@ -596,8 +596,8 @@ Event& Session::open_event(graph::Node* node, const Signature* signature) {
   event.clear();
   event.node = node;
   event.signature = signature;
-  event.is_strict = function_->is_strict;
-  event.may_be_fused = function_->fuses && !at::globalContext().deterministicAlgorithms();
+  event.is_strict = function_->is_strict || has_recorder();  // the replay has PyTorch's kernels only
+  event.may_be_fused = function_->fuses && !has_recorder() && !at::globalContext().deterministicAlgorithms();
   event.is_deterministic = function_->is_deterministic;
   event.rounds_products = function_->rounds_products;
   event.workers = event.is_strict || event.is_deterministic ? dynamic::Workers::kAsEager

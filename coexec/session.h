@@ -48,6 +48,7 @@ class Session final : public tracer::OpSink {
   bool is_active() const { return phase_ != Phase::kIdle; }
   Phase phase() const { return phase_; }
   Function* function() const { return function_; }
+  bool has_recorder() const { return recorder_ != nullptr; }  // this call is written down, for the replay
 
   // ---- doors
   void drain();                         // everything asked is done, everything alive has data
@@ -65,7 +66,7 @@ class Session final : public tracer::OpSink {
   // The session of this thread while it co-executes; it takes ops without boxes (unboxed.h). Mostly null elsewhere.
   static Session* co_executing() {
     Session* session = listening_;
-    return session && session->phase_ == Phase::kCoExecuting && !session->recorder_ ? session : nullptr;
+    return session && session->phase_ == Phase::kCoExecuting && !session->has_recorder() ? session : nullptr;
   }
 
   GraphRunner& runner() { return runner_; }

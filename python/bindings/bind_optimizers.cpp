@@ -31,10 +31,10 @@ using dynamic::StepTensors;
 
 namespace {
 
-// Modes and tracers see each op, and gradients of a step want each op's own.
+// Modes, tracers and the replay see each op, and gradients of a step want each op's own.
 bool joins_steps() {
   const Session* session = Session::active_on_this_thread();
-  return session && session->function()->joins_steps && !c10::GradMode::is_enabled() &&
+  return session && session->function()->joins_steps && !session->has_recorder() && !c10::GradMode::is_enabled() &&
          !c10::InferenceMode::is_enabled() && !at::impl::torch_function_mode_enabled() &&
          !c10::impl::dispatch_mode_enabled() && !torch::jit::tracer::isTracing() &&
          !at::globalContext().deterministicAlgorithms();

@@ -25,8 +25,9 @@ def graph_text(fn) -> str:
 def record_call(fn, folder):
     """Records the next call of `fn` in the `with` block into a folder, for `lockstep_replay`.
 
-    The call runs in lockstep under when="auto" too. Every op is waited for, and the bytes of all
-    its inputs are written, so this is for small sizes.
+    The call runs in lockstep under when="auto" too, and with PyTorch's own kernels whatever
+    `numerics` says: the replay has no others. Every op is waited for, and the bytes of all its
+    inputs are written, so this is for small sizes.
 
     Args:
         fn: a decorated function, module or session; the outermost one of the call.

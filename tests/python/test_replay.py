@@ -52,6 +52,34 @@ def test_a_recorded_step_of_a_sample_replays_bit_for_bit(name, tmp_path):
     assert outcome.stdout.startswith(f"equal: {recorder.event_count} events, 0 opaque")
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.RMSprop])
+def test_other_numerics_are_recorded_with_pytorchs_kernels(optimizer, tmp_path):
+    net = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.GELU(), torch.nn.Linear(16, 3)
+    )
+    parameters = optimizer(net.parameters())
+
+    @lockstep.function(when="always", numerics="default")
+    def step(x, y):
+        parameters.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        parameters.step()
+        return loss.item()
+
+    batch = torch.randn(32, 8), torch.randint(0, 3, (32,))
+    for _ in range(3):
+        step(*batch)
+        _C.wait_for_kernels()
+    with lockstep.record_call(step, tmp_path) as recorder:
+        step(*batch)
+    assert recorder.opaque_count == 0
+    outcome = run_replay(tmp_path)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    step(*batch)  # goes on as before
+    assert "_fused_" in lockstep.graph_text(step)
+
+
 def test_the_replay_links_no_interpreter():
     lines = subprocess.run(["ldd", REPLAY], capture_output=True, text=True, check=True).stdout
     names = [line.split()[0] for line in lines.splitlines()]
