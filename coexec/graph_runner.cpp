@@ -95,7 +95,7 @@ void GraphRunner::run_group(dynamic::Fuser& fuser) {
   const dynamic::HiddenLayoutReader reader;
   try {
     adopt_float_mode(*fuser.first());
-    fuser.run(failed);
+    fuser.run(failed, /*lets_go=*/true);
   } catch (...) {
     note_failure(*failed);
     fuser.clear();

@@ -138,7 +138,7 @@ void Fuser::run_alone(Event& event) {
   if (!is_run) execute(event, has_pointwise_body(*event.node->op));
 }
 
-void Fuser::run(Event*& failed) {
+void Fuser::run(Event*& failed, bool lets_go) {
   const auto& events = group_.events();
   failed = events[0];
   if (try_run_fused(group_)) {
@@ -148,7 +148,7 @@ void Fuser::run(Event*& failed) {
     for (auto* event : events) {
       failed = event;
       run_alone(*event);
-      event->release_values();  // the others take a while
+      if (lets_go) event->release_values();
     }
     fusion_statistics.single_events.fetch_add(events.size(), std::memory_order_relaxed);
   }

@@ -33,7 +33,8 @@ class Fuser {
     single_.clear();
   }
   // Runs the group. Throws what a kernel throws; `failed` is the event that did, later ones were not executed.
-  void run(Event*& failed);
+  // `lets_go`: events that run one by one release their values each, before the others run.
+  void run(Event*& failed, bool lets_go = false);
 
  private:
   struct Plan {
