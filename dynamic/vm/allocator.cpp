@@ -1,6 +1,7 @@
-// One reserved range of addresses; `owns` is a comparison. Small blocks come from slabs by size class, which lie in a
-// part of their own; large ones from a best-fit list with splitting and coalescing, so that a steady state reuses the
-// same pages whatever the sizes are. Where new addresses are needed, free blocks give up as many pages.
+// One reserved range of addresses in three parts, so that no block is broken for much smaller ones; `owns` is a comparison.
+// Small blocks come from slabs by size class, medium and large ones from best-fit lists with splitting and coalescing: a
+// steady state reuses the same pages whatever the sizes are. Where new addresses are needed, free blocks give up as many
+// pages.
 #include "dynamic/vm/allocator.h"
 
 #include <c10/core/Allocator.h>
@@ -10,10 +11,12 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "dynamic/vm/memory_log.h"
@@ -22,11 +25,12 @@ namespace lockstep::dynamic {
 
 namespace {
 
-constexpr size_t kRange = size_t{1} << 40, kSlabRange = size_t{1} << 38;  // addresses only, no memory
+constexpr size_t kRange = size_t{1} << 40, kPartRange = size_t{1} << 38;  // addresses only, no memory
 constexpr size_t kAlignment = 64;
 constexpr size_t kSmallLimit = 32 << 10;
 constexpr size_t kSlab = 256 << 10;
-constexpr size_t kLargeGrain = 4096;
+constexpr size_t kGrain = 4096;
+constexpr size_t kLarge = 1 << 20;
 constexpr size_t kWorthwhile = 64 << 10;  // pages given up at once
 
 size_t round_up(size_t bytes, size_t grain) { return (bytes + grain - 1) / grain * grain; }
@@ -49,50 +53,16 @@ size_t class_size(size_t index) {
   return base + (1 + (index - kEvenClasses) % 4) * (base / 4);
 }
 
-}  // namespace
-
-struct Pool::State {
-  std::mutex mutex;
+// Addresses from which blocks are cut; best fit, free neighbours become one at once.
+struct Area {
   struct Free {
     size_t bytes;
     bool has_pages;  // perhaps
   };
-  char* begin = nullptr;
-  char* top = nullptr;  // of the part handed out so far
-  char *slabs = nullptr, *slabs_top = nullptr;  // the same of slabs
-  std::array<std::vector<void*>, kClasses> small_free;
-  std::vector<uint8_t> slab_class;  // by slab number
+  char *top = nullptr, *end = nullptr;  // of the part handed out so far, of all
   std::map<char*, Free> free_by_address;
   std::set<std::pair<size_t, char*>> free_by_size;
-  std::unordered_map<void*, size_t> large_used;
-  PoolStatistics statistics;
 
-  char* extend(size_t bytes) {
-    if (!begin || top + bytes > slabs) return nullptr;
-    give_up_pages(bytes);
-    char* block = top;
-    top += bytes;
-    statistics.reserved_bytes += bytes;
-    return block;
-  }
-  char* extend_slabs() {
-    if (!begin || slabs_top + kSlab > slabs + kSlabRange) return nullptr;
-    char* slab = slabs_top;
-    slabs_top += kSlab;
-    statistics.reserved_bytes += kSlab;
-    return slab;
-  }
-  // Of free blocks, the largest first.
-  void give_up_pages(size_t bytes) {
-    for (auto it = free_by_size.rbegin(); bytes >= kWorthwhile && it != free_by_size.rend(); ++it) {
-      auto& free = free_by_address.at(it->second);
-      if (free.bytes < kWorthwhile) return;
-      if (!free.has_pages) continue;
-      madvise(it->second, free.bytes, MADV_DONTNEED);
-      free.has_pages = false;
-      bytes -= std::min(bytes, free.bytes);
-    }
-  }
   void add_free(char* block, size_t bytes, bool has_pages) {
     free_by_address.emplace(block, Free{bytes, has_pages});
     free_by_size.emplace(bytes, block);
@@ -100,24 +70,6 @@ struct Pool::State {
   void remove_free(std::map<char*, Free>::iterator it) {
     free_by_size.erase({it->second.bytes, it->first});
     free_by_address.erase(it);
-  }
-  size_t slab_number(const void* data) const { return (static_cast<const char*>(data) - slabs) / kSlab; }
-  void* allocate_small(size_t index) {
-    auto& free = small_free[index];
-    if (free.empty()) {
-      char* slab = extend_slabs();
-      if (!slab) return nullptr;
-      const size_t bytes = class_size(index);
-      slab_class.push_back(static_cast<uint8_t>(index));
-      for (size_t at = kSlab / bytes; at > 0; --at) free.push_back(slab + (at - 1) * bytes);
-    }
-    void* block = free.back();
-    free.pop_back();
-    return block;
-  }
-  char* allocate_large(size_t bytes) {
-    char* block = take_free(bytes);
-    return block ? block : extend(bytes);
   }
   char* take_free(size_t bytes) {
     const auto it = free_by_size.lower_bound({bytes, nullptr});
@@ -129,7 +81,11 @@ struct Pool::State {
     if (bytes < size) add_free(block + bytes, size - bytes, has_pages);
     return block;
   }
-  void free_large(char* block, size_t bytes) {
+  char* extend(size_t bytes) {
+    if (bytes > static_cast<size_t>(end - top)) return nullptr;
+    return std::exchange(top, top + bytes);
+  }
+  void give_back(char* block, size_t bytes) {
     auto after = free_by_address.lower_bound(block);
     if (after != free_by_address.end() && block + bytes == after->first) {
       bytes += after->second.bytes;
@@ -146,14 +102,73 @@ struct Pool::State {
     }
     add_free(block, bytes, /*has_pages=*/true);
   }
+  // Of free blocks, the largest first. Returns what is left to give up.
+  size_t give_up_pages(size_t bytes) {
+    for (auto it = free_by_size.rbegin(); bytes >= kWorthwhile && it != free_by_size.rend(); ++it) {
+      auto& free = free_by_address.at(it->second);
+      if (free.bytes < kWorthwhile) break;
+      if (!free.has_pages) continue;
+      madvise(it->second, free.bytes, MADV_DONTNEED);
+      free.has_pages = false;
+      bytes -= std::min(bytes, free.bytes);
+    }
+    return bytes;
+  }
+};
+
+}  // namespace
+
+struct Pool::State {
+  std::mutex mutex;
+  char* begin = nullptr;
+  Area medium, large;
+  char *slabs = nullptr, *slabs_top = nullptr, *slabs_end = nullptr;
+  std::array<std::vector<void*>, kClasses> small_free;
+  std::vector<uint8_t> slab_class;  // by slab number
+  std::unordered_map<void*, size_t> used;  // all but small ones
+  PoolStatistics statistics;
+
+  size_t slab_number(const void* data) const { return (static_cast<const char*>(data) - slabs) / kSlab; }
+  char* extend_slabs() {
+    if (slabs_top == slabs_end) return nullptr;
+    statistics.reserved_bytes += kSlab;
+    return std::exchange(slabs_top, slabs_top + kSlab);
+  }
+  void* allocate_small(size_t index) {
+    auto& free = small_free[index];
+    if (free.empty()) {
+      char* slab = extend_slabs();
+      if (!slab) return nullptr;
+      const size_t bytes = class_size(index);
+      slab_class.push_back(static_cast<uint8_t>(index));
+      for (size_t at = kSlab / bytes; at > 0; --at) free.push_back(slab + (at - 1) * bytes);
+    }
+    void* block = free.back();
+    free.pop_back();
+    return block;
+  }
+  Area& area_of(size_t bytes) { return bytes < kLarge ? medium : large; }
+  void* allocate_other(size_t bytes) {
+    auto& area = area_of(bytes);
+    char* block = area.take_free(bytes);
+    if (!block && (block = area.extend(bytes))) {
+      medium.give_up_pages(large.give_up_pages(bytes));
+      statistics.reserved_bytes += bytes;
+    }
+    if (block) used.emplace(block, bytes);
+    return block;
+  }
 };
 
 Pool::Pool() : state_(new State) {
   void* range = mmap(nullptr, kRange, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) return;
-  state_->begin = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(range), kSlab));
-  state_->top = state_->begin;
-  state_->slabs = state_->slabs_top = state_->begin + kRange - kSlabRange - kSlab;
+  char* begin = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(range), kSlab));
+  state_->begin = begin;
+  state_->large.top = begin;
+  state_->large.end = state_->medium.top = begin + kRange - 2 * kPartRange - kSlab;
+  state_->medium.end = state_->slabs = state_->slabs_top = state_->medium.top + kPartRange;
+  state_->slabs_end = state_->slabs + kPartRange;
 }
 
 Pool& Pool::instance() {
@@ -165,10 +180,9 @@ void* Pool::allocate(size_t bytes) {
   std::lock_guard lock(state_->mutex);
   const bool small = bytes <= kSmallLimit;
   const size_t index = small ? class_of(bytes) : 0;
-  const size_t size = small ? class_size(index) : round_up(bytes, kLargeGrain);
-  void* block = small ? state_->allocate_small(index) : state_->allocate_large(size);
+  const size_t size = small ? class_size(index) : round_up(bytes, kGrain);
+  void* block = small ? state_->allocate_small(index) : state_->allocate_other(size);
   if (!block) return nullptr;
-  if (!small) state_->large_used.emplace(block, size);
   auto& statistics = state_->statistics;
   statistics.used_bytes += size;
   statistics.peak_used_bytes = std::max(statistics.peak_used_bytes, statistics.used_bytes);
@@ -183,10 +197,10 @@ void Pool::deallocate(void* data) {
     state_->small_free[index].push_back(data);
     return;
   }
-  const auto large = state_->large_used.find(data);
-  state_->statistics.used_bytes -= large->second;
-  state_->free_large(static_cast<char*>(data), large->second);
-  state_->large_used.erase(large);
+  const auto block = state_->used.find(data);
+  state_->statistics.used_bytes -= block->second;
+  state_->area_of(block->second).give_back(static_cast<char*>(data), block->second);
+  state_->used.erase(block);
 }
 
 bool Pool::owns(const void* data) const {
@@ -206,10 +220,7 @@ void Pool::reset_peak() {
 
 void Pool::release_free_pages() {
   std::lock_guard lock(state_->mutex);
-  for (auto& [block, free] : state_->free_by_address) {
-    if (free.has_pages) madvise(block, free.bytes, MADV_DONTNEED);
-    free.has_pages = false;
-  }
+  for (auto* area : {&state_->medium, &state_->large}) area->give_up_pages(SIZE_MAX);
 }
 
 namespace {
