@@ -69,6 +69,7 @@ constexpr struct {
 struct KernelFacts {
   const OwnKernelRow* row = nullptr;
   bool is_joined = false;
+  bool raises_versions = false;  // PyTorch's kernel does, by the ops that it calls for each tensor
   MapOrder order = MapOrder::kPlanes;
   bool may_round_otherwise = false;
 };
@@ -91,7 +92,8 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
   if (!facts.row) facts.row = find_row(measured_kernels());
   facts.may_round_otherwise = facts.row != nullptr;
   if (!facts.row) facts.row = find_row(kJoinedExact);
-  facts.is_joined = find_row(joined_kernels()) || find_row(kJoinedExact);
+  facts.raises_versions = find_row(kJoinedExact) != nullptr;
+  facts.is_joined = find_row(joined_kernels()) || facts.raises_versions;
   if (!facts.row) facts.row = find_row(random_kernels());
   if (!facts.row) facts.row = find_row(exact_kernels());
   if (facts.row && facts.row->map_kernel) facts.order = MapOrder::kAny;
@@ -103,17 +105,6 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
   return facts;
 }
 
-}  // namespace
-
-std::span<const OwnKernelRow> measured_kernels() { return kMeasured; }
-std::span<const OwnKernelRow> joined_kernels() { return kJoined; }
-std::span<const OwnKernelRow> exact_kernels() { return kExact; }
-
-const OwnKernelRow* find_own_kernel(const graph::OpInfo& op) { return find_facts(op).row; }
-
-namespace {
-
-// As the ops do that PyTorch's kernel calls for each tensor.
 void raise_versions(const c10::List<at::Tensor>& tensors) {
   if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView)) return;
   for (const at::Tensor& tensor : tensors)
@@ -122,6 +113,12 @@ void raise_versions(const c10::List<at::Tensor>& tensors) {
 
 }  // namespace
 
+std::span<const OwnKernelRow> measured_kernels() { return kMeasured; }
+std::span<const OwnKernelRow> joined_kernels() { return kJoined; }
+std::span<const OwnKernelRow> exact_kernels() { return kExact; }
+
+const OwnKernelRow* find_own_kernel(const graph::OpInfo& op) { return find_facts(op).row; }
+
 bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack) {
   if (op.args.empty() || op.args[0].kind != graph::ArgKind::kTensorList) return false;
   const auto& facts = find_facts(op);
@@ -129,7 +126,7 @@ bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack) {
   const auto args = torch::jit::last(stack, op.args.size());
   torch::jit::Stack own(args.begin(), args.end());
   if (!facts.row->run(own)) return false;
-  if (!facts.may_round_otherwise) raise_versions(args[0].toTensorList());
+  if (facts.raises_versions) raise_versions(args[0].toTensorList());
   torch::jit::drop(stack, op.args.size());  // and nothing is returned
   return true;
 }
