@@ -12,6 +12,7 @@
 #include "coexec/policy.h"
 #include "coexec/worker_habit.h"
 #include "dynamic/kernels/kernel_choice.h"
+#include "dynamic/passes/passes.h"
 #include "graph/reasons.h"
 #include "graph/trace_graph.h"
 
@@ -51,6 +52,7 @@ struct Function : std::enable_shared_from_this<Function> {
   WorkerHabit worker_habit;
   bool is_strict = true;         // PyTorch's own kernels only
   bool fuses = false;            // chains of pointwise ops become one kernel
+  dynamic::PassSet passes;       // where it is not strict
   bool is_deterministic = false; // which kernels run depends on nothing but the program
   bool rounds_products = false;  // factors of products may be bfloat16
   bool joins_steps = false;      // steps of optimizers are one op for all parameters

@@ -84,7 +84,19 @@ void GraphRunner::run_single(dynamic::Event& event) {
   try {
     adopt_float_mode(event);
     const at::AutoGradMode grad_mode(event.grad_mode);  // some kernels return a workspace under it
-    dynamic::execute(event, reader.some_are_hidden() && dynamic::has_pointwise_body(*event.node->op));
+    dynamic::execute(event, reader.some_are_hidden() && dynamic::has_pointwise_body(event.op()));
+  } catch (...) {
+    note_failure(event);
+  }
+}
+
+// What is left of it may join what comes next.
+void GraphRunner::split(dynamic::Event& event) {
+  if (has_failed() || channel_.pending() < 2 || channel_.is_awaited(1)) return;
+  const dynamic::HiddenLayoutReader reader;
+  try {
+    adopt_float_mode(event);
+    splitter_.try_split(event, channel_.front(1));
   } catch (...) {
     note_failure(event);
   }
@@ -118,7 +130,8 @@ size_t GraphRunner::run_fused() {
   while (count < channel_.pending() && !channel_.is_awaited(count)) {
     auto& event = channel_.front(count);
     if (!try_add(fuser_, event)) {
-      if (passed == kMaxPassed || event.capture || !fuser_.is_independent(event)) break;
+      const bool may_pass = event.passes.has(dynamic::Pass::k_reorder) && passed < kMaxPassed && !event.capture;
+      if (!may_pass || !fuser_.is_independent(event)) break;
       run_passing(event);
       event.release_values();
       ++passed;
@@ -139,7 +152,9 @@ size_t GraphRunner::run_fused() {
 void GraphRunner::run_front() {
   const dynamic::TimedScope timed(dynamic::skeleton::runner);
   size_t count = 1;
-  if (auto& event = channel_.front(); !has_failed() && try_add(fuser_, event)) {
+  auto& event = channel_.front();
+  split(event);
+  if (!has_failed() && try_add(fuser_, event)) {
     count = run_fused();
   } else {
     run_single(event);

@@ -11,6 +11,7 @@
 #include "coexec/adaptive_spin.h"
 #include "coexec/channel.h"
 #include "dynamic/fusion/fuser.h"
+#include "dynamic/fusion/splitter.h"
 #include "dynamic/threads/shared_loop.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/event.h"
@@ -54,6 +55,7 @@ class GraphRunner {
   void loop();
   bool is_helped() const { return is_helped_.load(std::memory_order_relaxed); }
   void run_single(dynamic::Event& event);
+  void split(dynamic::Event& event);
   size_t run_fused();
   void run_group(dynamic::Fuser& fuser);
   void run_passing(dynamic::Event& event);
@@ -67,6 +69,7 @@ class GraphRunner {
   std::exception_ptr failure_;
   std::string failed_where_;
   dynamic::Fuser fuser_;
+  dynamic::Splitter splitter_;
   dynamic::Fuser passing_;  // for what runs before the group that waits: the same kernels as in a group
   std::atomic<int> wanted_threads_{0};
   int applied_threads_ = -1;

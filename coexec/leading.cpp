@@ -598,6 +598,7 @@ Event& Session::open_event(graph::Node* node, const Signature* signature) {
   event.signature = signature;
   event.is_strict = function_->is_strict || has_recorder();  // the replay has PyTorch's kernels only
   event.may_be_fused = function_->fuses && !has_recorder() && !at::globalContext().deterministicAlgorithms();
+  event.passes = function_->passes;
   event.is_deterministic = function_->is_deterministic;
   event.rounds_products = function_->rounds_products;
   event.workers = event.is_strict || event.is_deterministic ? dynamic::Workers::kAsEager

@@ -30,7 +30,7 @@ dynamic::Problem way_problem(const Function& function) {
   }
   const auto ops = static_cast<int64_t>(graph::hash_words(words));
   return {kWays, ops, function.is_strict, function.fuses, function.waits_for_errors, at::get_num_threads(),
-          function.adapts_workers, function.rounds_products};
+          function.adapts_workers, function.rounds_products, function.passes.bits()};
 }
 
 std::optional<Way> remembered_way(const dynamic::Problem& problem) {

@@ -89,7 +89,7 @@ FusionFacts find_facts(const Event& event) {
   if (signature.aliases_input || signature.resizes || signature.special || signature.warns ||
       !signature.list_sizes.empty())
     return facts;
-  const auto& op = *event.node->op;
+  const auto& op = event.op();
   const auto* row = find_op_row(op);
   if (!row || (signature.outputs.size() > 1 && !row->folds)) return facts;
   int operand = 0;
@@ -196,6 +196,15 @@ int FusedGroup::find_or_add_buffer(const Operand& operand, const Layout& layout)
   return static_cast<int>(buffers_.size()) - 1;
 }
 
+namespace {
+
+bool may_join(const Event& event, const OpRow& row) {
+  return (!row.folds || event.passes.has(Pass::k_fuse_rows)) &&
+         (row.total == jit::Total::kNone || event.passes.has(Pass::k_fuse_totals));
+}
+
+}  // namespace
+
 bool FusedGroup::try_add(Event& event) {
   if (events_.empty()) {
     if (const uint64_t epoch = ShapeMemo::instance().epoch(); epoch != epoch_) {
@@ -205,8 +214,9 @@ bool FusedGroup::try_add(Event& event) {
   }
   if (event.capture || !event.may_be_fused || !event.signature) return false;
   const auto& facts = facts_of(event);
-  if (!facts.row) return false;
+  if (!facts.row || !may_join(event, *facts.row)) return false;
   if (!events_.empty()) {
+    if (!event.passes.has(Pass::k_fuse) || event.passes != events_[0]->passes) return false;
     const size_t brought = event.operands.size() + event.outputs.size();
     if (events_.size() >= kMaxEvents || buffers_.size() + brought > kMaxBuffers) return false;
     if (event.float_mode != events_[0]->float_mode || facts.target->sizes != facts_[0]->target->sizes ||
@@ -245,14 +255,14 @@ bool FusedGroup::try_add(Event& event) {
 }
 
 bool FusedGroup::is_independent(const Event& event) const {
-  if (event.node->op->reads_layouts_alone) return true;
+  if (event.op().reads_layouts_alone) return true;
   for (size_t i = 0; i < event.operands.size(); ++i)
     for (const auto& buffer : buffers_)  // who reads a hidden map may restore it
       if (buffer.storage == event.operands[i].storage.get() && (buffer.is_written || is_innermost_)) return false;
-  if (!event.node->op->writes) return true;
+  if (!event.op().writes) return true;
   int operand = 0;
-  for (size_t a = 0; a < event.node->op->args.size(); ++a) {
-    const auto& slot = event.node->op->args[a];
+  for (size_t a = 0; a < event.op().args.size(); ++a) {
+    const auto& slot = event.op().args[a];
     if (slot.kind == graph::ArgKind::kTensorList || slot.kind == graph::ArgKind::kOptionalTensorList) return false;
     if (slot.kind != graph::ArgKind::kTensor) continue;
     if (slot.is_written)
@@ -313,7 +323,7 @@ void FusedGroup::settle_order() {
 GroupKey FusedGroup::key() {
   GroupKey key;
   key.reserve(events_.size() * 5 + 4);
-  key.push_back(is_innermost_);
+  key.push_back(is_innermost_ | events_[0]->passes.bits() << 1 | int64_t{events_[0]->float_mode} << 32);
   for (size_t e = 0; e < events_.size(); ++e) {
     key.push_back(facts_[e]->id);
     const size_t end = e + 1 < events_.size() ? first_wire_[e + 1] : wiring_.size();
@@ -322,10 +332,11 @@ GroupKey FusedGroup::key() {
       key.push_back(std::bit_cast<int64_t>(events_[e]->args[argument].toScalar().toDouble()));
     for (const int argument : facts_[e]->row->scalars) key.push_back(events_[e]->args[argument].isNone());
   }
+  const bool keeps_results = !events_[0]->passes.has(Pass::k_drop_results);
   wanted_.assign(buffers_.size(), false);
   for (size_t b = 0; b < buffers_.size(); ++b) {
     const auto& buffer = buffers_[b];
-    wanted_[b] = buffer.is_produced ? c10::raw::intrusive_ptr::use_count(buffer.storage) > buffer.held
+    wanted_[b] = buffer.is_produced ? keeps_results || c10::raw::intrusive_ptr::use_count(buffer.storage) > buffer.held
                                     : buffer.is_written;
     if (buffer.is_produced) key.push_back(wanted_[b]);
   }

@@ -135,7 +135,7 @@ bool Fuser::try_run_fused(FusedGroup& group) {
 void Fuser::run_alone(Event& event) {
   const bool is_run = single_.try_add(event) && try_run_fused(single_);
   single_.clear();
-  if (!is_run) execute(event, has_pointwise_body(*event.node->op));
+  if (!is_run) execute(event, has_pointwise_body(event.op()));
 }
 
 void Fuser::run(Event*& failed, bool lets_go) {

@@ -4,6 +4,7 @@
 
 #include "dynamic/kernels/map_order.h"
 #include "dynamic/kernels/past_cache.h"
+#include "dynamic/passes/spec_passes.h"
 
 namespace lockstep::dynamic {
 
@@ -68,7 +69,9 @@ int64_t spec_stride(int64_t stride, bool is_innermost) {
 
 class SpecBuilder {
  public:
-  explicit SpecBuilder(const FusedGroup& group) : group_(group), nest_(create_nest(group)) {
+  explicit SpecBuilder(const FusedGroup& group)
+      : group_(group), passes_(group.events()[0]->passes), nest_(create_nest(group)) {
+    if (group.events()[0]->float_mode != 0) passes_ = passes_.without(Pass::k_fold_constants);  // x * 1 flushes, then
     result_.sizes = nest_.sizes;
     result_.spec.sizes.assign(nest_.sizes.size(), jit::kSymbolic);
     if (group.facts(0).target->numel() == 1) result_.spec.sizes.assign(1, 1);
@@ -89,7 +92,7 @@ class SpecBuilder {
     }
     for (int b = 0; b < static_cast<int>(current_.size()); ++b)
       if (group_.is_wanted(b)) result_.spec.store(spec_buffer(b, Access::kOut), current_[b]);
-    result_.spec.merge_repeats();
+    run_spec_passes(result_.spec, passes_);
     return std::move(result_);
   }
 
@@ -106,7 +109,7 @@ class SpecBuilder {
     for (size_t dim = 0; dim < strides.size(); ++dim) said.push_back(spec_stride(strides[dim], dim + 1 == strides.size()));
     const auto& use = group_.buffers()[buffer];
     const auto type = *jit_type(use.layout->dtype);
-    const bool streams = access == Access::kOut && is_past_cache(use.layout->numel() * jit::bytes_of(type));
+    const bool streams = passes_.has(Pass::k_past_cache) && access == Access::kOut && is_past_cache(use.layout->numel() * jit::bytes_of(type));
     known = use.total == jit::Total::kNone ? result_.spec.add_buffer(type, access, std::move(said), streams)
                                            : result_.spec.add_total(type, use.total, std::move(said));
     result_.buffers.push_back(buffer);
@@ -125,6 +128,7 @@ class SpecBuilder {
   }
 
   const FusedGroup& group_;
+  PassSet passes_;
   Nest nest_;
   GroupSpec result_;
   std::vector<int> spec_buffers_;

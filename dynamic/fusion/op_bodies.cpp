@@ -144,6 +144,9 @@ void gelu_backward(OpBody& b) {
   b.finish(b.mul(gradient, b.add(cdf, b.mul(x, density))));
 }
 
+// ---- what is left of a batch norm (splitter.h): rounds as kernels/channel_loops_body.h
+void scale_channels(OpBody& b) { b.finish(b.multiply_add(b.sub(b.in(0), b.in(1)), b.in(2), b.in(3))); }
+
 // ---- choices
 
 void where(OpBody& b) { b.finish(b.where(b.in_own_type(0), b.in(1), b.in(2))); }
@@ -374,6 +377,7 @@ const std::unordered_map<std::string_view, OpRow>& rows() {
       {"sum.dim_IntList", {&total, {}, {}, &adds_rows_up<1>, &last_dim_of_first, {}, jit::Total::kSum}},
       {"mean", {&total, {}, {}, &adds_rows_up<-1>, &last_dim_of_first, {}, jit::Total::kMean}},
       {"mean.dim", {&total, {}, {}, &adds_rows_up<1>, &last_dim_of_first, {}, jit::Total::kMean}},
+      {"_scale_channels", {&scale_channels}},
       {"clone", {&copy, {}, {}}},
       {"_to_copy", {&copy, {}, {}}},
       {"copy_", {&copy_over, {}, {}}},
@@ -392,10 +396,10 @@ const OpRow* find_op_row(const graph::OpInfo& op) {
   thread_local std::unordered_map<const graph::OpInfo*, const OpRow*> known;
   const auto [place, is_new] = known.try_emplace(&op, nullptr);
   if (!is_new) return place->second;
-  constexpr std::string_view kNamespace = "aten::";
   std::string_view name = op.name;
-  if (!name.starts_with(kNamespace) || op.returns_out) return nullptr;
-  name.remove_prefix(kNamespace.size());
+  const bool is_ours = name.starts_with("lockstep::");
+  if ((!is_ours && !name.starts_with("aten::")) || op.returns_out) return nullptr;
+  name.remove_prefix(name.find(':') + 2);
   if (const auto row = rows().find(name); row != rows().end()) return place->second = &row->second;
   const size_t dot = name.find('.');
   std::string base(name.substr(0, dot));

@@ -64,18 +64,6 @@ void KernelSpec::store(int buffer, ValueId value) {
   append({Op::k_store, type_of(value), {}, {value, -1, -1}, buffer});
 }
 
-void KernelSpec::merge_repeats() {
-  std::vector<Instruction> kept;
-  std::vector<ValueId> values;  // of the body, in `kept`
-  for (Instruction instruction : body) {
-    for (int k = 0; k < row_of(instruction.op).arity; ++k) instruction.operands[k] = values[instruction.operands[k]];
-    auto same = instruction.op == Op::k_store ? kept.end() : std::find(kept.begin(), kept.end(), instruction);
-    values.push_back(static_cast<ValueId>(same - kept.begin()));
-    if (same == kept.end()) kept.push_back(instruction);
-  }
-  body = std::move(kept);
-}
-
 int64_t KernelSpec::reduced_mask() const {
   for (const Instruction& instruction : body) {
     if (instruction.op == Op::k_reduce) return instruction.immediate;

@@ -92,9 +92,6 @@ struct KernelSpec {
   ValueId reduce(ReduceKind kind, ValueId value, const std::vector<int>& dims);
   void store(int buffer, ValueId value);
 
-  // What is computed twice is computed once; no bits change.
-  void merge_repeats();
-
   DType type_of(ValueId value) const { return body[value].type; }
   // The dims that its Reduces fold, as a mask; 0 without any.
   int64_t reduced_mask() const;

@@ -2,9 +2,12 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/addcmul.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/sub.h>
 
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -64,10 +67,16 @@ bool find_extent(const Tensor& input, bool in_any_order, Extent* extent) {
   return extent->count() > 1;
 }
 
-// By channel.
-struct Moments {
-  std::vector<float> mean, variance;
-  explicit Moments(int64_t channels) : mean(channels), variance(channels) {}
+// By channel: what was measured, and what the values become: (x - mean) * factor + shift.
+struct Scales {
+  std::vector<float> mean, variance, factor, shift;
+  explicit Scales(int64_t channels) : mean(channels), variance(channels), factor(channels), shift(channels) {}
+};
+
+// What a call brings along beside the map.
+struct Settings {
+  Optional weight, bias, running_mean, running_var;
+  double momentum, eps;
 };
 
 template <class Body>
@@ -171,41 +180,54 @@ std::vector<double> measure_rows(const Extent& e, const float* x, std::vector<fl
   });
 }
 
-void normalize_rows(const Extent& e, const float* x, const float* weight, const float* bias, double eps, Moments& m,
-                    float* y) {
+// `squares`: of what is apart from the mean, all added up.
+void set_scale(const Extent& e, int64_t c, double squares, const Settings& settings, Scales* scales) {
+  const float *weight = data_or_null(settings.weight), *bias = data_or_null(settings.bias);
+  const double variance = squares / static_cast<double>(e.count());
+  scales->variance[c] = static_cast<float>(variance);
+  scales->factor[c] = static_cast<float>((weight ? weight[c] : 1.0) / std::sqrt(variance + settings.eps));
+  scales->shift[c] = bias ? bias[c] : 0.0f;
+}
+
+void measure_plane(const Extent& e, const float* x, int64_t c, const Settings& settings, Scales* scales) {
   const auto& loops = channel_loops();
-  const Rows rows(e);
-  const auto squares = measure_rows(e, x, &m.mean);
-  const auto mean = rows.spread(m.mean);
-  std::vector<float> factors(e.channels), shifts(e.channels);
-  for (int64_t c = 0; c < e.channels; ++c) {
-    m.variance[c] = static_cast<float>(squares[c] / e.count());
-    factors[c] = static_cast<float>((weight ? weight[c] : 1.0) / std::sqrt(squares[c] / e.count() + eps));
-    shifts[c] = bias ? bias[c] : 0.0f;
+  const int64_t step = e.channels * e.pixels;
+  double sum = 0, squares = 0;
+  for (int64_t n = 0; n < e.samples; ++n) sum += loops.sum(x + c * e.pixels + n * step, e.pixels);
+  const auto mean = scales->mean[c] = static_cast<float>(sum / static_cast<double>(e.count()));
+  for (int64_t n = 0; n < e.samples; ++n) squares += loops.squares(x + c * e.pixels + n * step, e.pixels, mean);
+  set_scale(e, c, squares, settings, scales);
+}
+
+void scale_plane(const Extent& e, const float* x, int64_t c, const Scales& scales, float* y) {
+  for (int64_t n = 0; n < e.samples; ++n) {
+    const int64_t at = (c + n * e.channels) * e.pixels;
+    channel_loops().scale(x + at, e.pixels, scales.mean[c], scales.factor[c], scales.shift[c], y + at, e.is_large());
   }
-  const auto factor = rows.spread(factors), shift = rows.spread(shifts);
+}
+
+void scale_rows(const Extent& e, const float* x, const Scales& scales, float* y) {
+  const Rows rows(e);
+  const auto mean = rows.spread(scales.mean), factor = rows.spread(scales.factor), shift = rows.spread(scales.shift);
   for_rows(e, [&](int64_t at, int64_t count, int64_t width) {
-    loops.column_scale(x + at, count, width, mean.data(), factor.data(), shift.data(), y + at, e.is_large());
+    channel_loops().column_scale(x + at, count, width, mean.data(), factor.data(), shift.data(), y + at, e.is_large());
   });
 }
 
-void normalize_planes(const Extent& e, const float* x, const float* weight, const float* bias, double eps, Moments& m,
-                      float* y) {
-  const auto& loops = channel_loops();
-  const int64_t step = e.channels * e.pixels;
-  for_channels(e, [&](int64_t c) {
-    const float* first = x + c * e.pixels;
-    double sum = 0, squares = 0;
-    for (int64_t n = 0; n < e.samples; ++n) sum += loops.sum(first + n * step, e.pixels);
-    const auto mean = static_cast<float>(sum / e.count());
-    for (int64_t n = 0; n < e.samples; ++n) squares += loops.squares(first + n * step, e.pixels, mean);
-    m.mean[c] = mean;
-    m.variance[c] = static_cast<float>(squares / e.count());
-    const auto factor = static_cast<float>((weight ? weight[c] : 1.0) / std::sqrt(squares / e.count() + eps));
-    for (int64_t n = 0; n < e.samples; ++n)
-      loops.scale(first + n * step, e.pixels, mean, factor, bias ? bias[c] : 0.0f, y + c * e.pixels + n * step,
-                  e.is_large());
+// Without a place for the results it measures only.
+Scales normalize(const Extent& e, const float* x, const Settings& settings, float* y) {
+  Scales scales(e.channels);
+  if (e.has_rows()) {
+    const auto squares = measure_rows(e, x, &scales.mean);
+    for (int64_t c = 0; c < e.channels; ++c) set_scale(e, c, squares[c], settings, &scales);
+    if (y) scale_rows(e, x, scales, y);
+    return scales;
+  }
+  for_channels(e, [&](int64_t c) {  // a channel's values are in the cache then
+    measure_plane(e, x, c, settings, &scales);
+    if (y) scale_plane(e, x, c, scales, y);
   });
+  return scales;
 }
 
 // The input's gradient: g * of_g + (x - mean) * of_x + shift.
@@ -274,33 +296,96 @@ void follow(const Optional& running, const std::vector<float>& value, double mom
     data[c] = static_cast<float>(momentum * (value[c] * factor) + (1 - momentum) * data[c]);
 }
 
-}  // namespace
+Tensor tensor_of(const std::vector<float>& values, const Tensor& like) {
+  auto tensor = at::empty({static_cast<int64_t>(values.size())}, like.options());
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<float>());
+  return tensor;
+}
 
 // input, weight, bias, running_mean, running_var, training, momentum, eps
+std::optional<Settings> read_settings(const torch::jit::Stack& stack, const Extent& e) {
+  Settings settings{take_optional(stack[1]), take_optional(stack[2]), take_optional(stack[3]), take_optional(stack[4]),
+                    stack[6].toDouble(), stack[7].toDouble()};
+  const std::array all{&settings.weight, &settings.bias, &settings.running_mean, &settings.running_var};
+  for (const auto* tensor : all)
+    if (!is_plain_or_none(*tensor, e.channels)) return {};
+  for (const auto* written : {&settings.running_mean, &settings.running_var})
+    for (const auto* other : all)
+      if (written != other && share_memory(*written, *other)) return {};
+  return settings;
+}
+
+bool may_run(const torch::jit::Stack& stack, bool in_any_order, Extent* e) {
+  return !at::globalContext().deterministicAlgorithms() && stack[5].toBool() &&
+         find_extent(stack[0].toTensor(), in_any_order, e);
+}
+
+std::vector<float> inverses(const Scales& scales, double eps) {
+  std::vector<float> all;
+  for (const float variance : scales.variance) all.push_back(static_cast<float>(1 / std::sqrt(variance + eps)));
+  return all;
+}
+
+void follow_both(const Extent& e, const Scales& scales, const Settings& settings) {
+  const auto count = static_cast<double>(e.count());
+  follow(settings.running_mean, scales.mean, settings.momentum, 1);
+  follow(settings.running_var, scales.variance, settings.momentum, count / (count - 1));
+}
+
+}  // namespace
+
 bool try_batch_norm(torch::jit::Stack& stack, bool in_any_order) {
-  const auto input = stack[0].toTensor();
   Extent e{};
-  if (at::globalContext().deterministicAlgorithms() || !stack[5].toBool() || !find_extent(input, in_any_order, &e)) return false;
-  const Optional weight = take_optional(stack[1]), bias = take_optional(stack[2]);
-  const Optional running_mean = take_optional(stack[3]), running_var = take_optional(stack[4]);
-  for (const auto* tensor : {&weight, &bias, &running_mean, &running_var})
-    if (!is_plain_or_none(*tensor, e.channels)) return false;
-  for (const auto* written : {&running_mean, &running_var})
-    for (const auto* other : {&weight, &bias, &running_mean, &running_var})
-      if (written != other && share_memory(*written, *other)) return false;
-  const double momentum = stack[6].toDouble(), eps = stack[7].toDouble();
-  auto output = at::empty_like(input), mean = at::empty({e.channels}, input.options()), inverse = at::empty_like(mean);
-  Moments moments(e.channels);
-  (e.has_rows() ? normalize_rows : normalize_planes)(e, input.const_data_ptr<float>(), data_or_null(weight),
-                                                     data_or_null(bias), eps, moments, output.mutable_data_ptr<float>());
-  std::copy(moments.mean.begin(), moments.mean.end(), mean.mutable_data_ptr<float>());
-  for (int64_t c = 0; c < e.channels; ++c)
-    inverse.mutable_data_ptr<float>()[c] = static_cast<float>(1 / std::sqrt(moments.variance[c] + eps));
-  follow(running_mean, moments.mean, momentum, 1);
-  follow(running_var, moments.variance, momentum, static_cast<double>(e.count()) / static_cast<double>(e.count() - 1));
+  if (!may_run(stack, in_any_order, &e)) return false;
+  const auto settings = read_settings(stack, e);
+  if (!settings) return false;
+  const auto input = stack[0].toTensor();
+  auto output = at::empty_like(input);
+  const auto scales = normalize(e, input.const_data_ptr<float>(), *settings, output.mutable_data_ptr<float>());
+  follow_both(e, scales, *settings);
   stack.clear();
-  for (auto* result : {&output, &mean, &inverse}) stack.emplace_back(std::move(*result));
+  stack.emplace_back(std::move(output));
+  stack.emplace_back(tensor_of(scales.mean, input));
+  stack.emplace_back(tensor_of(inverses(scales, settings->eps), input));
   return true;
+}
+
+std::optional<BatchNormParts> try_measure_batch_norm(const torch::jit::Stack& stack) {
+  Extent e{};
+  if (!may_run(stack, /*in_any_order=*/true, &e)) return {};
+  const auto settings = read_settings(stack, e);
+  if (!settings) return {};
+  const auto input = stack[0].toTensor();
+  const auto scales = normalize(e, input.const_data_ptr<float>(), *settings, nullptr);
+  follow_both(e, scales, *settings);
+  return BatchNormParts{tensor_of(scales.mean, input), tensor_of(inverses(scales, settings->eps), input),
+                        tensor_of(scales.factor, input), tensor_of(scales.shift, input)};
+}
+
+Tensor scale_channels(const Tensor& input, const Tensor& mean, const Tensor& factor, const Tensor& shift) {
+  Extent e{};
+  for (const auto* tensor : {&mean, &factor, &shift})
+    TORCH_CHECK(is_float_tensor(*tensor) && tensor->is_contiguous() && input.dim() > 1 && tensor->numel() == input.size(1),
+                "lockstep::_scale_channels: want one float32 value for each of the channels of input, dim 1");
+  if (!find_extent(input, /*in_any_order=*/true, &e)) {
+    auto sizes = std::vector<int64_t>(input.dim(), 1);
+    sizes[1] = input.size(1);
+    return at::addcmul(shift.view(sizes), at::sub(input, mean.view(sizes)), factor.view(sizes));
+  }
+  const auto values = [](const Tensor& tensor) {
+    return std::vector<float>(tensor.const_data_ptr<float>(), tensor.const_data_ptr<float>() + tensor.numel());
+  };
+  Scales scales(e.channels);
+  scales.mean = values(mean), scales.factor = values(factor), scales.shift = values(shift);
+  auto output = at::empty_like(input);
+  const float* x = input.const_data_ptr<float>();
+  float* y = output.mutable_data_ptr<float>();
+  if (e.has_rows()) {
+    scale_rows(e, x, scales, y);
+  } else {
+    for_channels(e, [&](int64_t c) { scale_plane(e, x, c, scales, y); });
+  }
+  return output;
 }
 
 // grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask

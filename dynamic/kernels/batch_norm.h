@@ -2,12 +2,25 @@
 // fit the cache.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
+
+#include <optional>
 
 namespace lockstep::dynamic {
 
 // For the kernel table: see OwnMapKernel.
 bool try_batch_norm(torch::jit::Stack& stack, bool in_any_order = false);
 bool try_batch_norm_backward(torch::jit::Stack& stack, bool in_any_order = false);
+
+// By channel: the results that say what was measured, and what is left to do with each value.
+struct BatchNormParts {
+  at::Tensor mean, inverse, factor, shift;
+};
+// All but the map; maps with their channels innermost are taken, too. Without a value nothing has happened.
+std::optional<BatchNormParts> try_measure_batch_norm(const torch::jit::Stack& stack);
+// The map, with the bits of try_batch_norm: (input - mean) * factor + shift, in the order of the input.
+at::Tensor scale_channels(const at::Tensor& input, const at::Tensor& mean, const at::Tensor& factor,
+                          const at::Tensor& shift);
 
 }  // namespace lockstep::dynamic

@@ -68,7 +68,7 @@ constexpr struct {
 
 struct KernelFacts {
   const OwnKernelRow* row = nullptr;
-  bool is_joined = false;
+  bool is_joined = false, is_measured = false;
   bool raises_versions = false;  // PyTorch's kernel does, by the ops that it calls for each tensor
   MapOrder order = MapOrder::kPlanes;
   bool may_round_otherwise = false;
@@ -90,6 +90,7 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
   };
   facts.row = find_row(joined_kernels());
   if (!facts.row) facts.row = find_row(measured_kernels());
+  facts.is_measured = find_row(measured_kernels()) != nullptr;
   facts.may_round_otherwise = facts.row != nullptr;
   if (!facts.row) facts.row = find_row(kJoinedExact);
   facts.raises_versions = find_row(kJoinedExact) != nullptr;
@@ -118,6 +119,8 @@ std::span<const OwnKernelRow> joined_kernels() { return kJoined; }
 std::span<const OwnKernelRow> exact_kernels() { return kExact; }
 
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op) { return find_facts(op).row; }
+
+bool is_measured(const graph::OpInfo& op) { return find_facts(op).is_measured; }
 
 bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack) {
   if (op.args.empty() || op.args[0].kind != graph::ArgKind::kTensorList) return false;

@@ -40,7 +40,8 @@ std::span<const OwnKernelRow> joined_kernels();
 
 // Null if there is none.
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op);
-// Those of them alone; with other values below the arguments.
+bool is_measured(const graph::OpInfo& op);  // it is one of measured_kernels()
+// Those that are joined alone; with other values below the arguments.
 bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack);
 MapOrder map_order_of(const graph::OpInfo& op);
 // Whether the last bits may be others than PyTorch's: a kernel of ours, or sums in the order that maps happen to have.

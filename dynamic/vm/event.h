@@ -9,6 +9,7 @@
 
 #include <exception>
 
+#include "dynamic/passes/passes.h"
 #include "dynamic/vm/cache_line.h"
 #include "graph/trace_graph.h"
 
@@ -44,6 +45,7 @@ enum class Workers : uint8_t {
 // The leading thread fills it, the runner empties it: most in one piece, in lines of its own.
 struct alignas(kCacheLine) Event {
   graph::Node* node = nullptr;
+  const graph::OpInfo* part = nullptr;  // what is left to do, where the node's op was begun (fusion/splitter.h)
   const graph::Signature* signature = nullptr;
   // Constants and feeds in their places; for tensor lists their length; for tensors None or something else.
   c10::SmallVector<c10::IValue, 6> args;
@@ -51,6 +53,7 @@ struct alignas(kCacheLine) Event {
   c10::SmallVector<StorageRef, 2> outputs;  // twins of signature->outputs, one for each storage group
   bool is_strict = true;             // PyTorch's own kernels only
   bool may_be_fused = false;
+  PassSet passes;                    // what may be done with it, where it is not strict
   bool is_deterministic = false;     // which kernel runs it may not depend on measurements or on what is compiled yet
   bool rounds_products = false;      // factors of products may be bfloat16
   Workers workers = Workers::kAsEager;
@@ -58,8 +61,9 @@ struct alignas(kCacheLine) Event {
   unsigned float_mode = 0;           // whether denormals are flushed where it was asked
   Capture* capture = nullptr;        // set: the results go back as they come
 
+  const graph::OpInfo& op() const { return part ? *part : *node->op; }
   // Whether its results may be kept in another order than promised (hidden_layout.h).
-  bool may_hide() const { return may_be_fused && !is_strict && !capture; }
+  bool may_hide() const { return may_be_fused && !is_strict && !capture && passes.has(Pass::k_map_order); }
   // After it ran: values that nobody else holds go.
   void release_values() {
     operands.clear();
@@ -68,6 +72,7 @@ struct alignas(kCacheLine) Event {
   void clear() {
     args.clear();
     release_values();
+    part = nullptr;
     capture = nullptr;
   }
 };

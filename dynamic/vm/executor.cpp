@@ -62,7 +62,7 @@ at::Tensor operand_tensor(const Operand& operand, const Layout& layout, bool tak
 }  // namespace
 
 torch::jit::Stack build_arguments(const Event& event, bool takes_hidden) {
-  const auto& op = *event.node->op;
+  const auto& op = event.op();
   torch::jit::Stack stack;
   stack.reserve(op.args.size() + 2);
   size_t next = 0;
@@ -214,14 +214,16 @@ bool has_contiguous_maps(const Event& event) {
          std::all_of(outputs.begin(), outputs.end(), is_contiguous);
 }
 
-// Whether the kernel gets hidden maps as they lie: it must know how to take them, and they must be whole.
+}  // namespace
+
 bool takes_hidden(const Event& event, bool is_pointwise) {
   const auto& operands = event.operands;
   if (!event.may_hide() || std::none_of(operands.begin(), operands.end(), [](const Operand& operand) {
         return operand.storage && is_hidden(*operand.storage);
       }))
     return false;
-  const auto order = is_pointwise ? MapOrder::kAllAlike : map_order_of(*event.node->op);
+  const auto order = is_pointwise ? MapOrder::kAllAlike : map_order_of(event.op());
+  if (order == MapOrder::kAny && !event.passes.has(Pass::k_choose_kernels)) return false;
   if (order == MapOrder::kPlanes || (order == MapOrder::kAny && !has_contiguous_maps(event))) return false;
   for (size_t i = 0; i < operands.size(); ++i) {
     if (!operands[i].storage) continue;
@@ -235,9 +237,12 @@ bool takes_hidden(const Event& event, bool is_pointwise) {
   return true;
 }
 
+namespace {
+
 void run_kernel(const Event& event, torch::jit::Stack& stack) {
-  const auto& op = *event.node->op;
+  const auto& op = event.op();
   const auto* own = event.is_strict ? nullptr : find_own_kernel(op);
+  if (own && !event.passes.has(Pass::k_choose_kernels) && is_measured(op)) own = nullptr;
   const FixedChoiceScope fixed(event.is_deterministic);
   const RoundedProductsScope rounded(event.rounds_products);
   const bool in_any_order = own && own->map_kernel && event.may_hide() && has_contiguous_maps(event);
@@ -267,7 +272,7 @@ void execute(Event& event, bool is_pointwise) {
     return;
   }
   if (event.signature->outputs.empty()) return;
-  auto results = fresh_results(*event.node->op, stack);
+  auto results = fresh_results(event.op(), stack);
   stack.clear();
   deliver(event, results);
 }

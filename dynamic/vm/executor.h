@@ -13,6 +13,8 @@ namespace lockstep::dynamic {
 // The arguments of an event as a kernel wants them. `takes_hidden`: hidden maps as they lie, with channels innermost; all
 // others are restored.
 torch::jit::Stack build_arguments(const Event& event, bool takes_hidden = false);
+// Whether the kernel gets hidden maps as they lie: it must know how to take them, and they must be whole.
+bool takes_hidden(const Event& event, bool is_pointwise);
 // Throws what the kernel throws. The caller has switched off autograd and the hook on this thread. `is_pointwise`: maps
 // may come in any order, as long as all have the same.
 void execute(Event& event, bool is_pointwise = false);

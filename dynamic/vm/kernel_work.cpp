@@ -58,7 +58,7 @@ bool has_at_most(const Event& event, int64_t most_elements, double most_multipli
       for (auto& largest : elements)
         if (count > largest) std::swap(count, largest);
     }
-  switch (kind_of(*event.node->op)) {
+  switch (kind_of(event.op())) {
     case Work::kElements: return elements[0] <= most_elements;
     case Work::kLists: return all_elements <= kTensors * most_elements;
     // (a, b) by (b, c) gives (a, c): the root of a*b * b*c * a*c multiplications. A convolution has about as many.
@@ -76,7 +76,7 @@ constexpr int64_t kManySamples = 16;
 // Of a few samples and a window of one pixel, PyTorch computes a convolution by another kernel where there is one thread
 // only: its results lie in memory otherwise. And some of its kernels return more gradients than are wanted.
 bool has_kernel_by_threads(const Event& event) {
-  const auto& op = *event.node->op;
+  const auto& op = event.op();
   if (!op.asks_for_threads) return false;
   const bool is_backward = op.returns.size() > 1;
   if (is_backward) {

@@ -148,6 +148,9 @@ void configure(Function& function, const py::dict& settings) {
   function.waits_for_errors = is_on("waits_for_errors");
   function.is_strict = is_on("is_strict");
   function.fuses = is_on("fuses");
+  function.passes = {};
+  for (const auto& name : settings["without"].cast<std::vector<std::string>>())
+    if (const auto pass = dynamic::find_pass(name)) function.passes = function.passes.without(*pass);
   function.is_deterministic = is_on("is_deterministic");
   function.joins_steps = is_on("joins_steps");
   function.rounds_products = is_on("rounds_products");

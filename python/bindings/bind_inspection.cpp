@@ -12,6 +12,7 @@
 #include "dynamic/fusion/op_body.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/kernel_table.h"
+#include "dynamic/passes/passes.h"
 #include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
@@ -181,6 +182,11 @@ void bind_inspection(py::module_& m) {
     return d;
   });
   m.def("set_log", &coexec::set_log);
+  m.def("passes", [] {
+    std::vector<std::pair<std::string, std::string>> all;
+    for (const auto& [name, meaning] : dynamic::kPassRows) all.emplace_back(name, meaning);
+    return all;
+  });
   m.def("log_kinds", [] { return coexec::log_kinds(); });
   m.def("memory_statistics", [] {
     const auto s = dynamic::Pool::instance().statistics();

@@ -6,11 +6,14 @@ import difflib
 import os
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lockstep._check import load_library
 from lockstep.errors import Error
+
+PASSES: dict[str, str] = dict(load_library().passes())
 
 
 @dataclass(frozen=True)
@@ -20,12 +23,14 @@ class Knob:
     Attributes:
         default: the value where nobody says anything.
         meaning: one sentence.
-        choices: the values that are allowed; None for any integer above zero.
+        choices: the values that are allowed.
+        takes_several: any number of them: a list, or one string with commas between.
     """
 
     default: Any
     meaning: str
-    choices: tuple | None = None
+    choices: tuple
+    takes_several: bool = False
 
 
 KNOBS: dict[str, Knob] = {
@@ -43,6 +48,14 @@ KNOBS: dict[str, Knob] = {
         "what becomes one kernel where numerics is not strict: "
         "pointwise, chains of elementwise ops; nothing",
         ("pointwise", "nothing"),
+    ),
+    "without": Knob(
+        (),
+        "passes of the graph runner that are switched off where numerics is not strict, such as "
+        '["split", "drop_results"] or "split,drop_results": to find out which one a difference '
+        "comes from",
+        tuple(PASSES),
+        takes_several=True,
     ),
     "optimizers": Knob(
         "joined",
@@ -98,11 +111,23 @@ def check_knobs(where: str, knobs: dict) -> dict:
             hint = f"did you mean {near[0]!r}? " if near else ""
             message = f"no option {name!r}: {hint}there are {', '.join(KNOBS)}"
             raise Error("unknown_option", where, message)
-        choices = KNOBS[name].choices
-        if choices is not None and value not in choices:
-            allowed = ", ".join(map(repr, choices))
-            raise Error("bad_value", where, f"{name}={value!r} cannot be: use one of {allowed}")
+        knob = KNOBS[name]
+        several = _names_in(value) if knob.takes_several else None
+        is_right = value in knob.choices if several is None else set(several) <= set(knob.choices)
+        if not is_right:
+            allowed = ", ".join(map(repr, knob.choices))
+            number = "some" if knob.takes_several else "one"
+            message = f"{name}={value!r} cannot be: use {number} of {allowed}"
+            raise Error("bad_value", where, message)
     return knobs
+
+
+def _names_in(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [word.strip() for word in value.split(",") if word.strip()]
+    if isinstance(value, Iterable) and all(isinstance(item, str) for item in value):
+        return list(value)
+    return [repr(value)]  # the name of nothing
 
 
 def _from_environment(name: str) -> Any:
@@ -139,6 +164,7 @@ def for_core(own: dict) -> tuple[str, dict]:
         "waits_for_errors": settings["errors"] == "exact",
         "is_strict": is_strict,
         "fuses": not is_strict and settings["fuse"] != "nothing",
+        "without": _names_in(settings["without"]),
         "is_deterministic": not is_strict and bool(settings["deterministic"]),
         "joins_steps": not is_strict and settings["optimizers"] == "joined",
         "rounds_products": settings["numerics"] == "fast",

@@ -74,18 +74,6 @@ TEST(JitText, SaysWhereTheTextIsWrong) {
   }
 }
 
-TEST(JitText, RepeatsAreMerged) {
-  const std::string head = "dims [4, 8]\nb0 = in f32 [8, 1]\nb1 = out f32 [8, 1]\nb2 = out f32 [8, 1]\n";
-  KernelSpec spec = parse(head +
-                          "%0 = load b0 : f32\n%1 = exp %0 : f32\n%2 = load b0 : f32\n%3 = exp %2 : f32\n"
-                          "%4 = reduce sum [1] %1 : f32\n%5 = reduce max [1] %3 : f32\n%6 = mul %4 %5 : f32\n"
-                          "store b1 %3\nstore b2 %6\n");
-  spec.merge_repeats();
-  EXPECT_EQ(print_spec(spec), head +
-                                  "%0 = load b0 : f32\n%1 = exp %0 : f32\n%2 = reduce sum [1] %1 : f32\n"
-                                  "%3 = reduce max [1] %1 : f32\n%4 = mul %2 %3 : f32\nstore b1 %1\nstore b2 %4\n");
-}
-
 struct Refusal {
   const char* text;
   const char* reason;

@@ -32,6 +32,13 @@ def test_every_documented_knob_exists():
     assert not unknown, f"docs/knobs.md has rows for {sorted(unknown)}"
 
 
+def test_every_pass_is_documented():
+    documented = rows("passes.md")
+    assert list(documented) == list(lockstep.knobs.PASSES), "all passes, in their order"
+    for name, meaning in lockstep.knobs.PASSES.items():
+        assert documented[name] == meaning, f"`{name}`: the meaning differs from the table's"
+
+
 def test_every_reason_is_documented():
     documented = rows("explain.md")
     for name, sentence in lockstep.REASONS.items():

@@ -1,0 +1,107 @@
+"""Passes of the graph runner: each can be switched off by name, and says what it does."""
+
+import lockstep
+import pytest
+import torch
+from lockstep import Error
+from lockstep.knobs import PASSES, current, for_core
+from torch import nn
+from torch.nn import functional as F
+
+CALLS = 8
+CHANGE_BITS = {"map_order", "fuse_rows", "fuse_totals", "choose_kernels"}  # other kernels run
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
+
+
+class Net(nn.Module):
+    """Convolutions, both norms, activations in place and not, a residual, softmax and a loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(16) for _ in range(3))
+        self.layer_norm, self.last = nn.LayerNorm(16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        x = F.relu(self.norms[0](self.first(x)))
+        y = self.norms[1](self.second(x))
+        x = F.relu_(y + x)
+        x = F.leaky_relu(self.norms[2](x), 0.1)
+        x = self.layer_norm(x.mean((2, 3)))
+        return self.last(torch.softmax(x, 1) * x)
+
+
+def train(**options):
+    """All losses, parameters and buffers as float64, one after the other."""
+    torch.manual_seed(3)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    x, labels = torch.randn(8, 3, 12, 10), torch.randint(0, 10, (8,))
+
+    def step():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run = lockstep.function(step, when="always", numerics="default", **options) if options else step
+    losses = [run().detach() for _ in range(CALLS)]
+    if options:
+        assert lockstep.stats(run)["graph_ops"] > 0
+    return torch.cat([t.double().flatten() for t in [*losses, *net.state_dict().values()]])
+
+
+def test_without_any_pass_it_is_the_same_training():
+    eager = train()
+    for without in [(), *PASSES, tuple(PASSES)]:
+        torch.testing.assert_close(train(without=without), eager, rtol=1e-3, atol=1e-4)
+
+
+def test_passes_that_only_save_time_change_no_bits():
+    expected = train(deterministic=True)
+    for name in sorted(set(PASSES) - CHANGE_BITS):
+        assert torch.equal(train(deterministic=True, without=name), expected), name
+
+
+def test_what_is_switched_off_is_not_done():
+    def ops_of(**options):
+        x = torch.randn(4, 6, 8, 8)
+        norm = nn.BatchNorm2d(6)
+
+        def step():
+            with torch.no_grad():
+                return F.relu_(norm(x)) + 1
+
+        options |= {"numerics": "default", "deterministic": True, "when": "always"}
+        run = lockstep.function(step, runner="inplace", **options)  # all wait until the call ends
+        for _ in range(3):
+            run()
+        with lockstep.profile(run) as profile:
+            run()
+        return {row["op"]: row for row in profile.by_op()}
+
+    assert ops_of()["aten::native_batch_norm"]["kernels"] == 2
+    whole = ops_of(without="split")
+    assert whole["aten::native_batch_norm"]["kernels"] == 1
+    assert whole["aten::relu_"]["fused"] == whole["aten::add.Tensor"]["fused"] == 1
+
+
+def test_names_come_as_a_list_or_in_one_string(monkeypatch):
+    assert for_core({"without": ("split", "fuse")})[1]["without"] == ["split", "fuse"]
+    assert for_core({"without": "split, fuse,"})[1]["without"] == ["split", "fuse"]
+    assert for_core({})[1]["without"] == []
+    monkeypatch.setenv("LOCKSTEP_WITHOUT", "map_order,reorder")
+    assert for_core({})[1]["without"] == ["map_order", "reorder"]
+    with lockstep.config(without=[]):
+        assert current({})["without"] == []
+
+
+@pytest.mark.parametrize("value", ["splits", ["split", "none"], 3, None, [1], b"split"])
+def test_what_is_no_pass_is_refused(value):
+    with pytest.raises(Error, match="use some of 'split', 'map_order'"):
+        lockstep.function(lambda: None, without=value)
