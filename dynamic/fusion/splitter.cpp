@@ -118,21 +118,20 @@ bool Splitter::try_split(Event& event, const Event& next) {
   if (!pays(event, event.outputs[outputs[0].storage_group], outputs[0], next)) return false;
 
   const auto arguments = build_arguments(event, takes_hidden(event, /*is_pointwise=*/false));
-  std::optional<BatchNormParts> parts;
-  {
+  if (!can_measure_batch_norm(arguments)) return false;
+  const auto parts = [&] {
     const OneThreadScope alone(runs_alone(event));
     const ExcludedScope kernel(&event.node->counts.kernel_ticks);
     const SpanScope span(SpanKind::kKernel, event.node);
     const AllocationScope allocations(event.node);
-    parts = try_measure_batch_norm(arguments);
-  }
-  if (!parts) return false;
+    return measure_batch_norm(arguments);
+  }();
   const StorageRef map = event.outputs[outputs[0].storage_group], mean = event.outputs[outputs[1].storage_group];
-  move_memory(parts->mean, *mean);
-  move_memory(parts->inverse, *event.outputs[outputs[2].storage_group]);
+  move_memory(parts.mean, *mean);
+  move_memory(parts.inverse, *event.outputs[outputs[2].storage_group]);
   Operand input = std::move(event.operands[0]);
   input.same_as = -1;
-  event.operands = {std::move(input), {mean}, {storage_of(parts->factor)}, {storage_of(parts->shift)}};
+  event.operands = {std::move(input), {mean}, {storage_of(parts.factor)}, {storage_of(parts.shift)}};
   event.outputs = {map};
   event.signature = &rest_of(*event.signature);
   event.part = event.signature->op;

@@ -309,9 +309,12 @@ std::optional<Settings> read_settings(const torch::jit::Stack& stack, const Exte
   const std::array all{&settings.weight, &settings.bias, &settings.running_mean, &settings.running_var};
   for (const auto* tensor : all)
     if (!is_plain_or_none(*tensor, e.channels)) return {};
-  for (const auto* written : {&settings.running_mean, &settings.running_var})
+  const Optional input = stack[0].toTensor();
+  for (const auto* written : {&settings.running_mean, &settings.running_var}) {
+    if (share_memory(*written, input)) return {};  // PyTorch's kernel writes them before it scales the input
     for (const auto* other : all)
       if (written != other && share_memory(*written, *other)) return {};
+  }
   return settings;
 }
 
@@ -350,16 +353,20 @@ bool try_batch_norm(torch::jit::Stack& stack, bool in_any_order) {
   return true;
 }
 
-std::optional<BatchNormParts> try_measure_batch_norm(const torch::jit::Stack& stack) {
+bool can_measure_batch_norm(const torch::jit::Stack& stack) {
   Extent e{};
-  if (!may_run(stack, /*in_any_order=*/true, &e)) return {};
+  return channel_loops().rounds_once && may_run(stack, /*in_any_order=*/true, &e) && read_settings(stack, e).has_value();
+}
+
+BatchNormParts measure_batch_norm(const torch::jit::Stack& stack) {
+  Extent e{};
+  may_run(stack, /*in_any_order=*/true, &e);
   const auto settings = read_settings(stack, e);
-  if (!settings) return {};
   const auto input = stack[0].toTensor();
   const auto scales = normalize(e, input.const_data_ptr<float>(), *settings, nullptr);
   follow_both(e, scales, *settings);
-  return BatchNormParts{tensor_of(scales.mean, input), tensor_of(inverses(scales, settings->eps), input),
-                        tensor_of(scales.factor, input), tensor_of(scales.shift, input)};
+  return {tensor_of(scales.mean, input), tensor_of(inverses(scales, settings->eps), input),
+          tensor_of(scales.factor, input), tensor_of(scales.shift, input)};
 }
 
 Tensor scale_channels(const Tensor& input, const Tensor& mean, const Tensor& factor, const Tensor& shift) {

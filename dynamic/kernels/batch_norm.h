@@ -5,8 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
-#include <optional>
-
 namespace lockstep::dynamic {
 
 // For the kernel table: see OwnMapKernel.
@@ -17,8 +15,11 @@ bool try_batch_norm_backward(torch::jit::Stack& stack, bool in_any_order = false
 struct BatchNormParts {
   at::Tensor mean, inverse, factor, shift;
 };
-// All but the map; maps with their channels innermost are taken, too. Without a value nothing has happened.
-std::optional<BatchNormParts> try_measure_batch_norm(const torch::jit::Stack& stack);
+// Whether measure_batch_norm takes these arguments, and what is left rounds alike in every kernel; maps with their
+// channels innermost are taken, too.
+bool can_measure_batch_norm(const torch::jit::Stack& stack);
+// All that a batch norm does, but the map.
+BatchNormParts measure_batch_norm(const torch::jit::Stack& stack);
 // The map, with the bits of try_batch_norm: (input - mean) * factor + shift, in the order of the input.
 at::Tensor scale_channels(const at::Tensor& input, const at::Tensor& mean, const at::Tensor& factor,
                           const at::Tensor& shift);

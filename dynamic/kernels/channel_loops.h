@@ -8,6 +8,7 @@
 namespace lockstep::dynamic {
 
 struct ChannelLoops {
+  bool rounds_once;  // (x - mean) * factor + shift, after the subtraction
   // Values of one channel, one behind the other.
   double (*sum)(const float* x, int64_t count);
   double (*squares)(const float* x, int64_t count, float mean);  // of x - mean

@@ -174,5 +174,7 @@ static void column_gradient(const float* g, const float* x, int64_t rows, int64_
   if (past_cache) finish_past_cache();
 }
 
-constexpr ChannelLoops kLoops{&sum,         &squares,        &scale,          &products,     &gradient,       &column_sums,
+constexpr bool kRoundsOnce = LOCKSTEP_LANES > 4;  // with AVX2 comes FMA: the compiler contracts a * b + c
+
+constexpr ChannelLoops kLoops{kRoundsOnce,   &sum,         &squares,        &scale,          &products,     &gradient,       &column_sums,
                               &column_squares, &column_moments, &column_scale, &column_products, &column_gradient};

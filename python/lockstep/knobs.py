@@ -6,7 +6,7 @@ import difflib
 import os
 import types
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +125,7 @@ def check_knobs(where: str, knobs: dict) -> dict:
 def _names_in(value: Any) -> list[str]:
     if isinstance(value, str):
         return [word.strip() for word in value.split(",") if word.strip()]
-    if isinstance(value, Iterable) and all(isinstance(item, str) for item in value):
+    if isinstance(value, Collection) and all(isinstance(item, str) for item in value):
         return list(value)
     return [repr(value)]  # the name of nothing
 

@@ -129,6 +129,8 @@ TEST(BatchNormTable, LeavesToPyTorchWhatItDoesNotKnow) {
   EXPECT_TRUE(refuses(x, at::ones({3}, at::kBFloat16), true));
   EXPECT_TRUE(refuses(at::randn({1, 3}), {}, true));  // one value a channel has no variance
   EXPECT_TRUE(refuses(at::randn({0, 3, 4, 4}), {}, true));
+  torch::jit::Stack aliased{x, at::Tensor(), at::Tensor(), x.view(-1).slice(0, 0, 3), at::ones({3}), true, 0.1, 1e-5};
+  EXPECT_FALSE(try_batch_norm(aliased)) << "the running mean is a part of the input";
 }
 
 }  // namespace

@@ -167,6 +167,11 @@ TEST(Splitter, SplitsOnlyWhereTheNextOpGoesOnWithIt) {
     EXPECT_EQ(pair.norm.event.part, nullptr);
     EXPECT_EQ(pair.norm.event.operands.size(), 5u);
   }
+  {
+    Pair pair(x, "aten::relu");
+    pair.norm.event.operands[3] = {pair.norm.event.operands[0].storage, 6};
+    EXPECT_FALSE(pair.try_split()) << "the running mean is a part of the input";
+  }
   EXPECT_FALSE(Pair(x.to(at::kDouble), "aten::relu").try_split());
   EXPECT_FALSE(Pair(x.contiguous(at::MemoryFormat::ChannelsLast), "aten::relu").try_split()) << "PyTorch's kernel runs";
   EXPECT_TRUE(Pair(x, "aten::relu").try_split());
