@@ -92,6 +92,7 @@ void GraphRunner::run_single(dynamic::Event& event) {
 
 // What is left of it may join what comes next.
 void GraphRunner::split(dynamic::Event& event) {
+  if (!dynamic::Splitter::may_split(event)) return;
   if (has_failed() || channel_.pending() < 2 || channel_.is_awaited(1)) return;
   const dynamic::HiddenLayoutReader reader;
   try {

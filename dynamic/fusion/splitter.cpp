@@ -105,10 +105,14 @@ const graph::Signature& Splitter::rest_of(const graph::Signature& whole) {
   return *rest;
 }
 
+bool Splitter::may_split(const Event& event) {
+  return event.may_be_fused && is_batch_norm(event.op()) && !event.is_strict && !event.capture && event.signature &&
+         event.passes.has(Pass::k_split) && event.passes.has(Pass::k_choose_kernels) &&
+         !skip_kernels.load(std::memory_order_relaxed);
+}
+
 bool Splitter::try_split(Event& event, const Event& next) {
-  if (!is_batch_norm(event.op()) || event.is_strict || !event.may_be_fused || event.capture || !event.signature ||
-      !event.passes.has(Pass::k_split) || !event.passes.has(Pass::k_choose_kernels) || skip_kernels.load(std::memory_order_relaxed))
-    return false;
+  if (!may_split(event)) return false;
   if (const uint64_t epoch = ShapeMemo::instance().epoch(); epoch != epoch_) {
     rests_.clear();
     epoch_ = epoch;

@@ -45,7 +45,6 @@ enum class Workers : uint8_t {
 // The leading thread fills it, the runner empties it: most in one piece, in lines of its own.
 struct alignas(kCacheLine) Event {
   graph::Node* node = nullptr;
-  const graph::OpInfo* part = nullptr;  // what is left to do, where the node's op was begun (fusion/splitter.h)
   const graph::Signature* signature = nullptr;
   // Constants and feeds in their places; for tensor lists their length; for tensors None or something else.
   c10::SmallVector<c10::IValue, 6> args;
@@ -60,6 +59,7 @@ struct alignas(kCacheLine) Event {
   bool grad_mode = false;            // whether gradients were wanted where it was asked
   unsigned float_mode = 0;           // whether denormals are flushed where it was asked
   Capture* capture = nullptr;        // set: the results go back as they come
+  const graph::OpInfo* part = nullptr;  // what is left to do, where the node's op was begun (fusion/splitter.h)
 
   const graph::OpInfo& op() const { return part ? *part : *node->op; }
   // Whether its results may be kept in another order than promised (hidden_layout.h).
