@@ -42,7 +42,6 @@ bool is_innermost_dim(const Layout& layout, int dim) { return layout.strides[dim
 // Totals have one value, or one for each place in a row. What they come to depends on the order of the rows.
 constexpr int64_t kLongestRowOfTotals = 16384;
 bool has_totals_of_rows(const graph::Signature& signature, const OpRow& row, const Layout& space, int folded) {
-  if (row.total == jit::Total::kNone) return true;
   if (!space.is_contiguous() || space.sizes[folded] > kLongestRowOfTotals) return false;
   for (size_t i = row.first_total; i < signature.outputs.size(); ++i) {
     const auto& output = signature.outputs[i];
@@ -56,14 +55,25 @@ bool has_totals_of_rows(const graph::Signature& signature, const OpRow& row, con
 }
 
 // The first result fills the space; further ones have one value a row, before there are totals.
-bool has_results_by_row(const graph::Signature& signature, const OpRow& row, int folded) {
-  const size_t end = row.total == jit::Total::kNone ? signature.outputs.size() : row.first_total;
+bool has_results_by_row(const graph::Signature& signature, const OpRow& row, jit::Total total, int folded) {
+  const size_t end = total == jit::Total::kNone ? signature.outputs.size() : row.first_total;
   for (size_t i = 1; i < end; ++i) {
     const auto& output = signature.outputs[i];
     auto sizes = signature.outputs[0].sizes;
     sizes[folded] = 1;
     if (!output.is_defined() || output.sizes != sizes || !is_plain(output) || !output.is_without_overlap() ||
         output.storage_group != static_cast<int>(i))
+      return false;
+  }
+  return true;
+}
+
+// Each fills the space, in memory of its own.
+bool has_results_alike(const graph::Signature& signature) {
+  for (size_t i = 1; i < signature.outputs.size(); ++i) {
+    const auto& output = signature.outputs[i];
+    if (!output.is_defined() || output.sizes != signature.outputs[0].sizes || !is_plain(output) ||
+        !output.is_without_overlap() || output.storage_group != static_cast<int>(i))
       return false;
   }
   return true;
@@ -91,7 +101,7 @@ FusionFacts find_facts(const Event& event) {
     return facts;
   const auto& op = event.op();
   const auto* row = find_op_row(op);
-  if (!row || (signature.outputs.size() > 1 && !row->folds)) return facts;
+  if (!row) return facts;
   int operand = 0;
   for (const auto& slot : op.args) {
     if (slot.kind == graph::ArgKind::kTensorList || slot.kind == graph::ArgKind::kOptionalTensorList) return facts;
@@ -100,7 +110,8 @@ FusionFacts find_facts(const Event& event) {
     ++operand;
   }
   if ((facts.written >= 0) == !signature.outputs.empty()) return facts;
-  const bool has_totals_alone = row->total != jit::Total::kNone && row->first_total == 0;
+  facts.total = total_of(*row, event);
+  const bool has_totals_alone = facts.total != jit::Total::kNone && row->first_total == 0;
   const auto& read = facts.written >= 0 ? signature.inputs[facts.written] : signature.inputs[0];
   facts.target = facts.written >= 0 || has_totals_alone ? &read : &signature.outputs[0];
   const bool copies = op.base == "aten::copy_" || op.base == "aten::_to_copy";
@@ -115,12 +126,14 @@ FusionFacts find_facts(const Event& event) {
     if (!copies && !computes_in_result_type(input, *facts.target)) return facts;
   }
   if (row->accepts && !row->accepts(event)) return facts;
-  if (row->folds) {
+  if (row->folds && (row->reduction < 0 || facts.total != jit::Total::kNone)) {
     facts.folded = row->folds(event);
     if (facts.folded < 0 || facts.target->sizes.empty() || !is_innermost_dim(*facts.target, facts.folded) ||
-        facts.target->sizes[facts.folded] < kShortestRow || !has_results_by_row(signature, *row, facts.folded) ||
-        !has_totals_of_rows(signature, *row, *facts.target, facts.folded))
+        facts.target->sizes[facts.folded] < kShortestRow || !has_results_by_row(signature, *row, facts.total, facts.folded) ||
+        (facts.total != jit::Total::kNone && !has_totals_of_rows(signature, *row, *facts.target, facts.folded)))
       return facts;
+  } else if (!has_results_alike(signature)) {
+    return facts;
   }
   facts.row = row;
   return facts;
@@ -168,7 +181,7 @@ bool FusedGroup::folds_as_the_others(const FusionFacts& facts) const {
 
 // The order of the rows is the same whatever else is in the group.
 bool FusedGroup::can_be_added_up(const FusionFacts& facts) const {
-  const bool has_totals = has_totals_ || facts.row->total != jit::Total::kNone;
+  const bool has_totals = has_totals_ || facts.total != jit::Total::kNone;
   return !has_totals || events_.empty() || facts_[0]->target->is_contiguous();
 }
 
@@ -198,9 +211,9 @@ int FusedGroup::find_or_add_buffer(const Operand& operand, const Layout& layout)
 
 namespace {
 
-bool may_join(const Event& event, const OpRow& row) {
-  return (!row.folds || event.passes.has(Pass::k_fuse_rows)) &&
-         (row.total == jit::Total::kNone || event.passes.has(Pass::k_fuse_totals));
+bool may_join(const Event& event, const FusionFacts& facts) {
+  return (facts.folded < 0 || event.passes.has(Pass::k_fuse_rows)) &&
+         (facts.total == jit::Total::kNone || event.passes.has(Pass::k_fuse_totals));
 }
 
 }  // namespace
@@ -214,7 +227,7 @@ bool FusedGroup::try_add(Event& event) {
   }
   if (event.capture || !event.may_be_fused || !event.signature) return false;
   const auto& facts = facts_of(event);
-  if (!facts.row || !may_join(event, *facts.row)) return false;
+  if (!facts.row || !may_join(event, facts)) return false;
   if (!events_.empty()) {
     if (!event.passes.has(Pass::k_fuse) || event.passes != events_[0]->passes) return false;
     const size_t brought = event.operands.size() + event.outputs.size();
@@ -248,8 +261,8 @@ bool FusedGroup::try_add(Event& event) {
   for (size_t i = 0; i < outputs.size(); ++i)
     buffers_.push_back({event.outputs[outputs[i].storage_group].get(), outputs[i].offset, &outputs[i], /*is_produced=*/true,
                         /*is_written=*/true, /*held=*/1,
-                        i >= facts.row->first_total ? facts.row->total : jit::Total::kNone});
-  has_totals_ |= facts.row->total != jit::Total::kNone;
+                        i >= facts.row->first_total ? facts.total : jit::Total::kNone});
+  has_totals_ |= facts.total != jit::Total::kNone;
   if (facts.folded >= 0) folded_ = facts.folded;
   return true;
 }

@@ -18,6 +18,7 @@ struct FusionFacts {
   const graph::Layout* target = nullptr;  // what it makes first or writes: the space that it iterates over
   int written = -1;                       // the operand that it writes, or -1
   int folded = -1;                        // the dim that it folds, or -1; later results have size 1 there
+  jit::Total total = jit::Total::kNone;   // what its results hold, from the row's first total on
   int64_t id = 0;                         // unique in the process
   std::vector<graph::Layout> layouts = {};  // of the operands in the space, where some are by row; else as the signature says
 

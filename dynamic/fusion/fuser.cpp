@@ -39,8 +39,9 @@ bool is_in_range(const c10::Scalar& scalar, jit::DType type) {
 
 // None where it does not fit the type: some ops of PyTorch raise then, others have infinity, so that they are asked.
 std::optional<jit::ScalarValue> scalar_value(const Event& event, const ScalarUse& use) {
-  const c10::Scalar scalar =
-      use.argument >= 0 ? event.args[use.argument].toScalar() : event.operands[use.operand].direct.item();
+  const c10::Scalar scalar = use.argument >= 0  ? event.args[use.argument].toScalar()
+                             : use.operand >= 0 ? event.operands[use.operand].direct.item()
+                                                : c10::Scalar(use.number);
   if (!is_in_range(scalar, use.type)) return std::nullopt;
   jit::ScalarValue value{};
   if (!jit::is_floating(use.type)) {

@@ -1,15 +1,14 @@
-// The bodies of ops, each as PyTorch's kernels compute it (aten/src/ATen/native/cpu/BinaryOpsKernel.cpp, Activation.cpp,
-// LerpKernel.cpp, PointwiseOpsKernel.cpp).
-#include <ATen/core/Reduction.h>
-
+// The bodies of ops, each as PyTorch's kernels compute it (aten/src/ATen/native/cpu/BinaryOpsKernel.cpp, UnaryOpsKernel.cpp,
+// LerpKernel.cpp, PointwiseOpsKernel.cpp), and the search for them. Activations and losses have files of their own.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "dynamic/fusion/op_body.h"
+#include "dynamic/fusion/body_parts.h"
 
 namespace lockstep::dynamic {
 
@@ -18,25 +17,6 @@ namespace {
 using jit::Op;
 using Value = OpBody::Value;
 
-// ---- shapes that many ops share
-
-template <Op op>
-void unary(OpBody& b) {
-  b.finish(b.unary(op, b.in(0)));
-}
-template <Op op>
-void binary(OpBody& b) {
-  b.finish(b.binary(op, b.in(0), b.in(1)));
-}
-template <Op op>
-void binary_scalar(OpBody& b) {
-  b.finish(b.binary(op, b.in(0), b.scalar(1)));
-}
-
-bool computes_in_floats(const Event& event) {
-  const auto& signature = *event.signature;
-  return c10::isFloatingType(signature.outputs.empty() ? signature.inputs[0].dtype : signature.outputs[0].dtype);
-}
 // Comparisons and truth values: operands of one type.
 bool has_one_type(const Event& event) {
   const auto& inputs = event.signature->inputs;
@@ -68,6 +48,12 @@ void lerp_scalar(OpBody& b) {
   b.finish(std::abs(weight) < 0.5 ? b.multiply_add(b.scalar(2), difference, start)
                                   : b.multiply_add(b.sub(b.scalar(2), b.number(1)), difference, end));
 }
+void lerp_tensor(OpBody& b) {
+  const Value start = b.in(0), end = b.in(1), weight = b.in(2), difference = b.sub(end, start);
+  const Value is_near = b.binary(Op::k_lt, b.unary(Op::k_abs, weight), b.number(0.5));
+  const Value from_end = b.multiply_add(b.sub(weight, b.number(1)), difference, end);
+  b.finish(b.where(is_near, b.multiply_add(weight, difference, start), from_end));
+}
 void addcmul(OpBody& b) { b.finish(b.multiply_add(b.mul(b.scalar(3), b.in(1)), b.in(2), b.in(0))); }
 void addcdiv(OpBody& b) { b.finish(b.add(b.in(0), b.div(b.mul(b.scalar(3), b.in(1)), b.in(2)))); }
 
@@ -82,66 +68,22 @@ void pow_scalar(OpBody& b) {
   if (exponent == -2) return b.finish(b.unary(Op::k_reciprocal, b.mul(x, x)));
   b.finish(b.binary(Op::k_pow, x, b.number(exponent)));
 }
+void pow_of_scalar(OpBody& b) { b.finish(b.binary(Op::k_pow, b.scalar(0), b.in(0))); }
 
-// ---- activations and their gradients
-
-void leaky_relu(OpBody& b) {
+void frac(OpBody& b) {
   const Value x = b.in(0);
-  b.finish(b.where(b.binary(Op::k_gt, x, b.number(0)), x, b.mul(x, b.scalar(1))));
+  b.finish(b.sub(x, b.unary(Op::k_trunc, x)));
 }
-void leaky_relu_backward(OpBody& b) {
-  const Value gradient = b.in(0);
-  b.finish(b.where(b.binary(Op::k_gt, b.in(1), b.number(0)), gradient, b.mul(gradient, b.scalar(2))));
-}
-void threshold_backward(OpBody& b) {
-  b.finish(b.where(b.binary(Op::k_le, b.in(1), b.scalar(2)), b.number(0), b.in(0)));
-}
-void sigmoid_backward(OpBody& b) {
-  const Value y = b.in(1);
-  b.finish(b.mul(b.mul(b.in(0), b.sub(b.number(1), y)), y));
-}
-void tanh_backward(OpBody& b) {
-  const Value y = b.in(1);
-  b.finish(b.mul(b.in(0), b.sub(b.number(1), b.mul(y, y))));
-}
-void silu(OpBody& b) {
-  const Value x = b.in(0);
-  b.finish(b.div(x, b.add(b.number(1), b.unary(Op::k_exp, b.unary(Op::k_neg, x)))));
-}
-void silu_backward(OpBody& b) {
-  const Value x = b.in(1), one = b.number(1), s = b.unary(Op::k_sigmoid, x);
-  b.finish(b.mul(b.mul(b.in(0), s), b.add(one, b.mul(x, b.sub(one, s)))));
-}
-
-constexpr double kSqrt2OverPi = M_2_SQRTPI * M_SQRT1_2, kGeluCubic = 0.044715;
-
-bool is_tanh(const OpBody& b, int position) { return b.argument(position).toStringView() == "tanh"; }
-
-void gelu(OpBody& b) {
-  const Value x = b.in(0), half = b.number(0.5), one = b.number(1);
-  if (is_tanh(b, 1)) {
-    const Value cube = b.mul(b.mul(x, x), x);
-    const Value inner = b.mul(b.number(kSqrt2OverPi), b.add(x, b.mul(b.number(kGeluCubic), cube)));
-    return b.finish(b.mul(b.mul(half, x), b.add(one, b.unary(Op::k_tanh, inner))));
+// Held between eps and 1 - eps first, where eps is given.
+void logit(OpBody& b) {
+  Value x = b.in(0);
+  const Value one = b.number(1);
+  if (!b.argument(1).isNone()) {
+    const Value least = b.scalar(1), most = b.sub(one, least);
+    const Value held = b.where(b.binary(Op::k_gt, x, most), most, x);
+    x = b.where(b.binary(Op::k_lt, x, least), least, held);
   }
-  b.finish(b.mul(b.mul(x, half), b.add(one, b.unary(Op::k_erf, b.mul(x, b.number(M_SQRT1_2))))));
-}
-
-void gelu_backward(OpBody& b) {
-  const Value gradient = b.in(0), x = b.in(1), half = b.number(0.5), one = b.number(1);
-  if (is_tanh(b, 2)) {
-    const Value square = b.mul(x, x), factor = b.number(kSqrt2OverPi), cubic = b.number(kGeluCubic);
-    const Value inner = b.mul(factor, b.add(x, b.mul(cubic, b.mul(square, x))));
-    const Value t = b.unary(Op::k_tanh, inner);
-    const Value left = b.mul(half, b.add(one, t));
-    const Value slope = b.mul(factor, b.add(one, b.mul(b.number(3 * kGeluCubic), square)));
-    const Value right = b.mul(b.mul(b.mul(half, x), b.sub(one, b.mul(t, t))), slope);
-    return b.finish(b.mul(gradient, b.add(left, right)));
-  }
-  const Value cdf = b.mul(half, b.add(one, b.unary(Op::k_erf, b.mul(x, b.number(M_SQRT1_2)))));
-  const Value density = b.mul(b.number(M_2_SQRTPI * M_SQRT1_2 * 0.5),
-                              b.unary(Op::k_exp, b.mul(b.mul(x, x), b.number(-0.5))));
-  b.finish(b.mul(gradient, b.add(cdf, b.mul(x, density))));
+  b.finish(b.unary(Op::k_log, b.div(x, b.sub(one, x))));
 }
 
 // ---- what is left of a batch norm (splitter.h): rounds as kernels/channel_loops_body.h
@@ -154,6 +96,7 @@ bool has_truth_first(const Event& event) {
   return event.signature->inputs[0].dtype == c10::ScalarType::Bool && is_number(event);
 }
 void masked_fill_scalar(OpBody& b) { b.finish(b.where(b.in_own_type(1), b.scalar(2), b.in(0))); }
+void masked_fill(OpBody& b) { b.finish(b.where(b.in_own_type(1), b.in(2), b.in(0))); }
 bool has_truth_second(const Event& event) {
   return event.signature->inputs[1].dtype == c10::ScalarType::Bool && is_number(event);
 }
@@ -169,6 +112,24 @@ void clamp_one_side(OpBody& b) {
   b.finish(b.binary(op, b.scalar(1), b.in(0)));
 }
 
+void clamp_by_tensors(OpBody& b) {
+  Value x = b.in(0);
+  if (b.is_given(1)) x = b.binary(Op::k_maximum, x, b.in(1));
+  if (b.is_given(2)) x = b.binary(Op::k_minimum, x, b.in(2));
+  b.finish(x);
+}
+// What is not said is the largest number there is, as it is for nan zero.
+void nan_to_num(OpBody& b) {
+  const Value x = b.in(0);
+  const double most = b.type() == jit::DType::kFloat32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+  const auto given = [&](int position, double otherwise) {
+    return b.argument(position).isNone() ? b.number(otherwise) : b.scalar(position);
+  };
+  const Value low = b.where(b.binary(Op::k_eq, x, b.number(-INFINITY)), given(3, -most), x);
+  const Value high = b.where(b.binary(Op::k_eq, x, b.number(INFINITY)), given(2, most), low);
+  b.finish(b.where(b.unary(Op::k_isnan, x), given(1, 0), high));
+}
+
 // ---- along a row: softmax, normalisation
 
 template <int argument>
@@ -181,11 +142,6 @@ int last_dim(const Event& event) {
   if (event.args[1].toIntVector().size() != 1) return -1;
   return static_cast<int>(event.signature->outputs[0].sizes.size()) - 1;
 }
-bool keeps_type(const Event& event) {
-  const auto& signature = *event.signature;
-  return computes_in_floats(event) && signature.inputs[0].dtype == signature.outputs[0].dtype;
-}
-
 // The sum is nan, or at least 1 and at most the row's size: its inverse rounds once and does not overflow.
 Value shares_of_row(OpBody& b, Value powers) { return b.mul(powers, b.div(b.number(1), b.sum_of_row(powers))); }
 void softmax(OpBody& b) {
@@ -211,27 +167,6 @@ void log_softmax_backward(OpBody& b) {
   const Value gradient = b.in(0);
   b.finish(b.sub(gradient, b.mul(b.unary(Op::k_exp, b.in(1)), b.sum_of_row(gradient))));
 }
-
-// LossNLL.cpp, of (N, classes): not zero at the target alone.
-void nll_loss_backward(OpBody& b) {
-  const bool is_mean = b.argument(4).toInt() == at::Reduction::Mean;
-  const Value gradient = is_mean ? b.div(b.in(0), b.in(4)) : b.in(0);
-  Value slope = b.unary(Op::k_neg, gradient);
-  if (b.is_given(3)) slope = b.mul(b.in(3), slope);
-  const Value target = b.in_own_type(2), ignored = b.spec().constant(jit::DType::kInt64, b.argument(5).toInt());
-  const Value is_target = b.binary(Op::k_bit_and, b.binary(Op::k_eq, b.place_in_row(), target),
-                                   b.binary(Op::k_ne, target, ignored));
-  b.finish(b.where(is_target, slope, b.number(0)));
-}
-bool has_rows_of_classes(const Event& event) {
-  const auto& inputs = event.signature->inputs;
-  const int64_t reduction = event.args[4].toInt();
-  const size_t rank = reduction == at::Reduction::None ? 1 : 0;
-  return keeps_type(event) && inputs[1].sizes.size() == 2 && inputs[2].sizes.size() == 1 &&
-         inputs[2].dtype == c10::ScalarType::Long && inputs[0].sizes.size() == rank && inputs[4].sizes.empty() &&
-         (reduction == at::Reduction::None || reduction == at::Reduction::Mean || reduction == at::Reduction::Sum);
-}
-int of_classes(const Event&) { return 1; }
 
 // The sum's rounding is a part of the mean, and would be magnified where a row hardly varies: what it leaves behind in the
 // differences is taken out again (the corrected two-pass algorithm, Chan, Golub, LeVeque 1983).
@@ -268,12 +203,6 @@ int last_dim_of_gradient(const Event& event) {
 // ---- totals: of all rows
 
 void total(OpBody& b) { b.finish(b.in(0)); }
-int last_dim_of_first(const Event& event) { return static_cast<int>(event.signature->inputs[0].sizes.size()) - 1; }
-constexpr int64_t kShortestRowOfTotal = 64;  // short ones are better joined, as PyTorch's kernels do
-bool has_rows_of_total(const graph::Signature& signature) {
-  const auto& input = signature.inputs[0];
-  return c10::isFloatingType(input.dtype) && !input.sizes.empty() && input.sizes.back() >= kShortestRowOfTotal;
-}
 template <int dims>
 bool adds_rows_up(const Event& event) {
   if (!keeps_type(event) || !has_rows_of_total(*event.signature)) return false;
@@ -296,8 +225,8 @@ void fill(OpBody& b) {
 }
 void fill_scalar(OpBody& b) { b.finish(b.scalar(1)); }
 
-const std::unordered_map<std::string_view, OpRow>& rows() {
-  static const std::unordered_map<std::string_view, OpRow> table = {
+const OpRows& plain_rows() {
+  static const OpRows table = {
       {"add.Tensor", {&add, {2}, {}, &is_number}},
       {"add.Scalar", {&add_scalar, {1, 2}, {}, &computes_in_floats}},
       {"sub.Tensor", {&sub, {2}, {}, &is_number}},
@@ -311,9 +240,12 @@ const std::unordered_map<std::string_view, OpRow>& rows() {
       {"maximum", {&binary<Op::k_maximum>, {}, {}, &computes_in_floats}},
       {"minimum", {&binary<Op::k_minimum>, {}, {}, &computes_in_floats}},
       {"lerp.Scalar", {&lerp_scalar, {2}, {2}, &computes_in_floats}},
+      {"lerp.Tensor", {&lerp_tensor, {}, {}, &computes_in_floats}},
       {"addcmul", {&addcmul, {3}, {}, &computes_in_floats}},
       {"addcdiv", {&addcdiv, {3}, {}, &computes_in_floats}},
       {"pow.Tensor_Scalar", {&pow_scalar, {}, {1}, &computes_in_floats}},
+      {"pow.Tensor_Tensor", {&binary<Op::k_pow>, {}, {}, &computes_in_floats}},
+      {"pow.Scalar", {&pow_of_scalar, {0}, {}, &computes_in_floats}},
       {"neg", {&unary<Op::k_neg>, {}, {}, &is_number}},
       {"abs", {&unary<Op::k_abs>, {}, {}, &computes_in_floats}},
       {"exp", {&unary<Op::k_exp>, {}, {}, &computes_in_floats}},
@@ -331,21 +263,22 @@ const std::unordered_map<std::string_view, OpRow>& rows() {
       {"cos", {&unary<Op::k_cos>, {}, {}, &computes_in_floats}},
       {"floor", {&unary<Op::k_floor>, {}, {}, &computes_in_floats}},
       {"ceil", {&unary<Op::k_ceil>, {}, {}, &computes_in_floats}},
-      {"relu", {&unary<Op::k_relu>, {}, {}, &computes_in_floats}},
-      {"leaky_relu", {&leaky_relu, {1}, {}, &computes_in_floats}},
-      {"leaky_relu_backward", {&leaky_relu_backward, {2}, {}, &computes_in_floats}},
-      {"threshold_backward", {&threshold_backward, {2}, {}, &computes_in_floats}},
-      {"sigmoid_backward", {&sigmoid_backward, {}, {}, &computes_in_floats}},
-      {"tanh_backward", {&tanh_backward, {}, {}, &computes_in_floats}},
-      {"silu", {&silu, {}, {}, &computes_in_floats}},
-      {"silu_backward", {&silu_backward, {}, {}, &computes_in_floats}},
-      {"gelu", {&gelu, {}, {}, &computes_in_floats}},
-      {"gelu_backward", {&gelu_backward, {}, {}, &computes_in_floats}},
+      {"round", {&unary<Op::k_round>, {}, {}, &computes_in_floats}},
+      {"trunc", {&unary<Op::k_trunc>, {}, {}, &computes_in_floats}},
+      {"frac", {&frac, {}, {}, &computes_in_floats}},
+      {"sign", {&unary<Op::k_sign>, {}, {}, &computes_in_floats}},
+      {"isnan", {&unary<Op::k_isnan>, {}, {}, &is_floating_first}},
+      {"logit", {&logit, {1}, {}, &computes_in_floats}},
+      {"nan_to_num", {&nan_to_num, {1, 2, 3}, {}, &computes_in_floats}},
       {"where.self", {&where, {}, {}, &has_truth_first}},
       {"masked_fill.Scalar", {&masked_fill_scalar, {2}, {}, &has_truth_second}},
+      {"masked_fill.Tensor", {&masked_fill, {}, {}, &has_truth_second}},
       {"clamp", {&clamp, {1, 2}, {}, &computes_in_floats}},
       {"clamp_min", {&clamp_one_side<Op::k_maximum>, {1}, {}, &computes_in_floats}},
       {"clamp_max", {&clamp_one_side<Op::k_minimum>, {1}, {}, &computes_in_floats}},
+      {"clamp.Tensor", {&clamp_by_tensors, {}, {}, &computes_in_floats}},
+      {"clamp_min.Tensor", {&binary<Op::k_maximum>, {}, {}, &computes_in_floats}},
+      {"clamp_max.Tensor", {&binary<Op::k_minimum>, {}, {}, &computes_in_floats}},
       {"eq.Tensor", {&binary<Op::k_eq>, {}, {}, &has_one_type}},
       {"ne.Tensor", {&binary<Op::k_ne>, {}, {}, &has_one_type}},
       {"lt.Tensor", {&binary<Op::k_lt>, {}, {}, &has_one_type}},
@@ -369,7 +302,6 @@ const std::unordered_map<std::string_view, OpRow>& rows() {
       {"_softmax_backward_data", {&softmax_backward, {}, {}, &keeps_type, &dim_at<2>}},
       {"_log_softmax", {&log_softmax, {}, {}, &keeps_type, &dim_at<1>}},
       {"_log_softmax_backward_data", {&log_softmax_backward, {}, {}, &keeps_type, &dim_at<2>}},
-      {"nll_loss_backward", {&nll_loss_backward, {}, {4, 5}, &has_rows_of_classes, &of_classes, {0, 2}}},
       {"native_layer_norm", {&layer_norm, {}, {4}, &keeps_type, &last_dim}},
       {"native_layer_norm_backward",
        {&layer_norm_backward, {}, {}, &keeps_type, &last_dim_of_gradient, {}, jit::Total::kSum, 1}},
@@ -389,25 +321,42 @@ const std::unordered_map<std::string_view, OpRow>& rows() {
   return table;
 }
 
+const OpRow* find_row(std::string_view name) {
+  for (const auto* rows : {&plain_rows(), &activation_rows(), &loss_rows()})
+    if (const auto row = rows->find(name); row != rows->end()) return &row->second;
+  return nullptr;
+}
+
+// Without its namespace; out of place.
+std::string name_of_row(const graph::OpInfo& op) {
+  std::string_view name = op.name;
+  name.remove_prefix(name.find(':') + 2);
+  const size_t dot = name.find('.');
+  std::string base(name.substr(0, dot));
+  if (base.ends_with('_')) base.pop_back();
+  return dot == name.npos ? base : base + std::string(name.substr(dot));
+}
+
 }  // namespace
+
+int last_dim_of_first(const Event& event) { return static_cast<int>(event.signature->inputs[0].sizes.size()) - 1; }
+
+constexpr int64_t kShortestRowOfTotal = 64;  // short ones are better joined, as PyTorch's kernels do
+bool has_rows_of_total(const graph::Signature& signature) {
+  const auto& input = signature.inputs[0];
+  return c10::isFloatingType(input.dtype) && !input.sizes.empty() && input.sizes.back() >= kShortestRowOfTotal;
+}
 
 // In place or not: one row. A schema name is namespace::base[_][.overload].
 const OpRow* find_op_row(const graph::OpInfo& op) {
   thread_local std::unordered_map<const graph::OpInfo*, const OpRow*> known;
   const auto [place, is_new] = known.try_emplace(&op, nullptr);
   if (!is_new) return place->second;
-  std::string_view name = op.name;
+  const std::string_view name = op.name;
   const bool is_ours = name.starts_with("lockstep::");
   if ((!is_ours && !name.starts_with("aten::")) || op.returns_out) return nullptr;
-  name.remove_prefix(name.find(':') + 2);
-  if (const auto row = rows().find(name); row != rows().end()) return place->second = &row->second;
-  const size_t dot = name.find('.');
-  std::string base(name.substr(0, dot));
-  if (!base.ends_with('_')) return nullptr;
-  base.pop_back();
-  if (dot != name.npos) base += name.substr(dot);
-  if (const auto row = rows().find(base); row != rows().end()) place->second = &row->second;
-  return place->second;
+  if (const auto* row = find_row(name.substr(name.find(':') + 2))) return place->second = row;  // copy_
+  return place->second = find_row(name_of_row(op));
 }
 
 bool has_pointwise_body(const graph::OpInfo& op) {
@@ -421,15 +370,21 @@ bool rounds_as_eager(const graph::OpInfo& op) {
   if (!is_new) return place->second;
   const auto* row = find_op_row(op);
   if (!row) return true;  // there is PyTorch's only
+  // By name, or by name and overload. Of those in the second part, PyTorch's own vectors and single values differ: in the
+  // sign of zero, or on nan.
   static const std::unordered_set<std::string_view> rounded = {
       "rsub", "lerp", "addcmul", "addcdiv", "pow", "exp", "expm1", "log", "log1p", "log2", "rsqrt", "tanh", "sigmoid",
       "erf", "sin", "cos", "leaky_relu_backward", "sigmoid_backward", "tanh_backward", "silu", "silu_backward", "gelu",
       "gelu_backward", "_softmax", "_safe_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
-      "native_layer_norm", "native_layer_norm_backward", "sum", "mean"};
-  std::string_view name = op.base;
-  name.remove_prefix(name.find(':') + 2);
-  if (name.ends_with('_')) name.remove_suffix(1);
-  return place->second = !rounded.contains(name);
+      "native_layer_norm", "native_layer_norm_backward", "sum", "mean", "elu", "celu", "selu", "elu_backward", "softplus",
+      "softplus_backward", "log_sigmoid_forward", "mish", "mish_backward", "logit", "mse_loss", "smooth_l1_loss",
+      "smooth_l1_loss_backward", "huber_loss", "huber_loss_backward",
+      "binary_cross_entropy_backward", "binary_cross_entropy_with_logits",
+
+      "hardtanh_backward", "hardshrink_backward", "softshrink", "softshrink_backward", "clamp.Tensor",
+      "clamp_min.Tensor", "clamp_max.Tensor"};
+  const std::string name = name_of_row(op);
+  return place->second = !rounded.contains(name) && !rounded.contains(std::string_view(name).substr(0, name.find('.')));
 }
 
 bool rounds_as_eager(const graph::OpInfo& op, const graph::Signature& signature) {

@@ -1,5 +1,7 @@
 #include "dynamic/fusion/op_body.h"
 
+#include <ATen/core/Reduction.h>
+
 namespace lockstep::dynamic {
 
 std::optional<jit::DType> jit_type(c10::ScalarType type) {
@@ -37,6 +39,15 @@ OpBody::Value OpBody::in(int operand) {
 }
 
 OpBody::Value OpBody::scalar(int argument) { return use_scalar_({index_, argument, -1, type()}); }
+
+jit::Total total_of(const OpRow& row, const Event& event) {
+  if (row.reduction < 0) return row.total;
+  switch (event.args[row.reduction].toInt()) {
+    case at::Reduction::Mean: return jit::Total::kMean;
+    case at::Reduction::Sum: return jit::Total::kSum;
+    default: return jit::Total::kNone;
+  }
+}
 
 void OpBody::finish(int result, Value value) {
   const bool is_result = written_ < 0;

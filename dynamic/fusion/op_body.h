@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <optional>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "dynamic/jit/kernel_spec.h"
@@ -12,12 +14,14 @@ namespace lockstep::dynamic {
 
 std::optional<jit::DType> jit_type(c10::ScalarType type);
 
-// A scalar that is given at each run: a scalar argument, or a number that the argument parser wrapped into a tensor.
+// A scalar that is given at each run: a scalar argument, a number that the argument parser wrapped into a tensor, or one
+// that follows from the sizes.
 struct ScalarUse {
   int event = 0;
   int argument = -1;  // of the op
   int operand = -1;   // or of the event
   jit::DType type = jit::DType::kFloat32;
+  double number = 0;  // where it is neither
 };
 
 // What a row sees of its op. Reading an operand gives its value as the ops before it in the group left it.
@@ -47,6 +51,10 @@ class OpBody {
   // The argument itself: what the key of the kernel knows (constants; scalars that the row calls static).
   const c10::IValue& argument(int position) const { return event_.args[position]; }
   Value number(double value) { return spec_.constant(type(), value); }
+  // A number that follows from the sizes: not a part of the kernel, which serves all of them.
+  Value number_of_sizes(double value) { return use_scalar_({index_, -1, -1, type(), value}); }
+  // How many elements the op iterates over.
+  double element_count() const { return static_cast<double>(target_.numel()); }
 
   Value unary(jit::Op op, Value a) { return spec_.unary(op, a); }
   Value binary(jit::Op op, Value a, Value b) { return spec_.binary(op, a, b); }
@@ -92,10 +100,14 @@ struct OpRow {
   std::vector<int> by_row = {};                   // operands of rank 1 that have one value for each row that is folded
   jit::Total total = jit::Total::kNone;  // of all rows: what the results hold from `first_total` on
   size_t first_total = 0;                // 0: the op iterates over its first operand
+  int reduction = -1;  // the argument that says whether results are totals, and which (at::Reduction); -1: `total` does
 };
+using OpRows = std::unordered_map<std::string_view, OpRow>;
 
 // Null where the op is not written down.
 const OpRow* find_op_row(const graph::OpInfo& op);
+// What the results of this call hold.
+jit::Total total_of(const OpRow& row, const Event& event);
 bool has_pointwise_body(const graph::OpInfo& op);
 // Whether one element comes out with the same bits from a kernel of ours and from PyTorch's: it is no matter which runs.
 bool rounds_as_eager(const graph::OpInfo& op);

@@ -97,7 +97,8 @@ bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<
   const auto& name = op.base;
   const bool is_elementwise = op.is_pointwise || name == "aten::_to_copy" || name == "aten::zeros_like" ||
                               name == "aten::ones_like" || name == "aten::copy_" || name == "aten::fill_" ||
-                              name == "aten::masked_fill_" || name == "aten::zero_";
+                              name == "aten::masked_fill_" || name == "aten::masked_fill" || name == "aten::zero_" ||
+                              name == "aten::threshold_";
   const bool keeps_all_strides = name == "aten::clone";  // those of dims of one element, too: it has a rule of its own
   if (!is_elementwise || keeps_all_strides || known.outputs.size() > 1 || depends_on_values(known, args, varies)) return false;
   if (known.outputs.empty()) return infer_written(learned, known);

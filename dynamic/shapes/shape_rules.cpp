@@ -115,6 +115,19 @@ std::optional<Results> of_same_size(const Asked& asked) {
   if (!has_standard_strides(asked.inputs[0]) || !asked.is_fixed_from(1)) return std::nullopt;
   return Results{asked.inputs[0].sizes};
 }
+// Results as large as the first tensor; so are the others, or they are repeated to that (the weight of prelu).
+std::optional<Results> of_alike(const Asked& asked) {
+  const auto& first = asked.inputs[0];
+  if (!has_standard_strides(first) || !asked.has_elements()) return std::nullopt;
+  for (size_t a = 0; a < asked.args.size(); ++a)  // some numbers are refused
+    if (asked.varies[a] && asked.known.op->args[a].kind != ArgKind::kTensor) return std::nullopt;
+  for (const auto& input : asked.inputs) {
+    if (!input.is_defined()) return std::nullopt;
+    const bool is_as_large = input.sizes == first.sizes && has_standard_strides(input);
+    if (!is_as_large && (&input != &asked.inputs.back() || !at::is_expandable_to(input.sizes, first.sizes))) return std::nullopt;
+  }
+  return Results(asked.known.outputs.size(), Result{first.sizes});
+}
 std::optional<Results> of_sort(const Asked& asked) {
   const auto same = of_same_size(asked);
   return same ? std::optional(Results(2, same->front())) : std::nullopt;
@@ -491,6 +504,19 @@ Rule find_rule(const graph::OpInfo& op) {
       {"aten::bernoulli.p", &of_same_size},
       {"aten::flip", &of_same_size},
       {"aten::roll", &of_same_size},
+      {"aten::hardswish", &of_alike},
+      {"aten::hardswish_backward", &of_alike},
+      {"aten::hardtanh_backward", &of_alike},
+      {"aten::hardsigmoid_backward", &of_alike},
+      {"aten::hardshrink_backward", &of_alike},
+      {"aten::softshrink_backward", &of_alike},
+      {"aten::softplus_backward", &of_alike},
+      {"aten::elu_backward", &of_alike},
+      {"aten::log_sigmoid_forward", &of_alike},
+      {"aten::log_sigmoid_backward", &of_alike},
+      {"aten::mish_backward", &of_alike},
+      {"aten::_prelu_kernel", &of_alike},
+      {"aten::_prelu_kernel_backward", &of_alike},
       {"aten::sort", &of_sort},
       {"aten::clone", &of_clone},
       {"aten::repeat", &of_repeat},

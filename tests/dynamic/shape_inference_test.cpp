@@ -200,6 +200,31 @@ const std::vector<Case>& cases() {
       {"aten::smooth_l1_loss_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), at::rand({n, 4}), int64_t{0}, 1.0}; }},
       {"aten::huber_loss", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), int64_t{1}, 1.0}; }},
       {"aten::index_add_", [](int64_t n) { return Args{at::rand({8, 4}), int64_t{0}, at::zeros({n}, at::kLong), at::rand({n, 4}), 1}; }},
+      {"aten::hardtanh", [](int64_t n) { return Args{at::rand({n, 4}), 0, 6}; }},
+      {"aten::hardtanh_", [](int64_t n) { return Args{at::rand({n, 4}), 0, 6}; }},
+      {"aten::hardtanh_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), 0, 6}; }},
+      {"aten::hardsigmoid", [](int64_t n) { return Args{at::rand({n, 4})}; }},
+      {"aten::hardsigmoid_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4})}; }},
+      {"aten::hardswish", [](int64_t n) { return Args{at::rand({n, 4})}; }},
+      {"aten::hardswish_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4})}; }},
+      {"aten::hardshrink_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), 0.5}; }},
+      {"aten::softshrink_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), 0.5}; }},
+      {"aten::threshold_", [](int64_t n) { return Args{at::rand({n, 4}), 0, 6}; }},
+      {"aten::elu_", [](int64_t n) { return Args{at::rand({n, 4}), 1, 1, 1}; }},
+      {"aten::elu_backward", [](int64_t n) { return Args{at::rand({n, 4}), 1, 1, 1, false, at::rand({n, 4})}; }},
+      {"aten::softplus", [](int64_t n) { return Args{at::rand({n, 4}), 1, 20}; }},
+      {"aten::softplus_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), 1, 20}; }},
+      {"aten::mish", [](int64_t n) { return Args{at::rand({n, 4})}; }},
+      {"aten::mish_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4})}; }},
+      {"aten::log_sigmoid_forward", [](int64_t n) { return Args{at::rand({n, 4})}; }},
+      {"aten::log_sigmoid_backward", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), at::rand({n, 4})}; }},
+      {"aten::_prelu_kernel", [](int64_t n) { return Args{at::rand({2, 4, n + 1}), at::rand({1, 4, 1})}; }},
+      {"aten::_prelu_kernel_backward", [](int64_t n) { return Args{at::rand({2, 4, n + 1}), at::rand({2, 4, n + 1}), at::rand({1, 4, 1})}; }},
+      {"aten::clamp.Tensor", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({4}), c10::IValue()}; }},
+      {"aten::masked_fill.Tensor", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}) > 0.5, at::rand({})}; }},
+      {"aten::pow.Scalar", [](int64_t n) { return Args{2.5, at::rand({n, 4})}; }},
+      {"aten::isnan", [](int64_t n) { return Args{at::rand({n, 4})}; }},
+      {"aten::smooth_l1_loss", [](int64_t n) { return Args{at::rand({n, 4}), at::rand({n, 4}), int64_t{1}, 1.0}; }},
   };
   return all;
 }
@@ -285,6 +310,10 @@ TEST(ShapeInference, SaysNothingWhereItIsNotCertain) {
       << "it will raise";
   EXPECT_FALSE(is_inferred("aten::sum", {f({2}), c10::IValue()}, {f({3}), c10::IValue()}, {false, true})) << "another type";
   EXPECT_FALSE(is_inferred("aten::max", {f({2})}, {f({0})})) << "it will raise";
+  const auto elu = [&](int64_t n, double alpha) { return Args{f({n}), alpha, 1, 1, true, f({n})}; };
+  EXPECT_TRUE(is_inferred("aten::elu_backward", elu(2, 1), elu(3, 1)));
+  EXPECT_FALSE(is_inferred("aten::elu_backward", elu(2, 1), elu(3, -1), {false, true, false, false, false, false})) << "it will raise";
+  EXPECT_FALSE(is_inferred("aten::hardswish_backward", {f({2}), f({2})}, {f({2}), f({3})})) << "it will raise";
   const auto spread = at::rand({1, 4}).expand({3, 4});
   EXPECT_FALSE(is_inferred("aten::index_put_", put(at::arange(2), f({2, 4})), {spread, indices({at::arange(3)}), f({3, 4}), false}))
       << "it warns";

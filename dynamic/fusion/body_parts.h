@@ -1,0 +1,41 @@
+// What the tables of bodies share: bodies of one operation, and what a row accepts.
+#pragma once
+
+#include "dynamic/fusion/op_body.h"
+
+namespace lockstep::dynamic {
+
+// The tables, one for each kind of op.
+const OpRows& activation_rows();
+const OpRows& loss_rows();
+
+template <jit::Op op>
+void unary(OpBody& b) {
+  b.finish(b.unary(op, b.in(0)));
+}
+template <jit::Op op>
+void binary(OpBody& b) {
+  b.finish(b.binary(op, b.in(0), b.in(1)));
+}
+template <jit::Op op>
+void binary_scalar(OpBody& b) {
+  b.finish(b.binary(op, b.in(0), b.scalar(1)));
+}
+
+inline bool computes_in_floats(const Event& event) {
+  const auto& signature = *event.signature;
+  return c10::isFloatingType(signature.outputs.empty() ? signature.inputs[0].dtype : signature.outputs[0].dtype);
+}
+inline bool keeps_type(const Event& event) {
+  const auto& signature = *event.signature;
+  return computes_in_floats(event) && signature.inputs[0].dtype == signature.outputs[0].dtype;
+}
+
+// log(1 + x) where x is between 0 and 1.
+OpBody::Value log_of_one_and(OpBody& b, OpBody::Value x);
+
+// Totals of all rows: whether they are worth one of ours, and the dim of a row.
+bool has_rows_of_total(const graph::Signature& signature);
+int last_dim_of_first(const Event& event);
+
+}  // namespace lockstep::dynamic
