@@ -115,10 +115,6 @@ void celu(OpBody& b) {
   const double alpha = b.argument(1).toScalar().toDouble();
   finish_elu(b, b.number(alpha), b.number(1), b.number(1 / alpha));
 }
-constexpr double kSeluAlpha = 1.6732632423543772848170429916717, kSeluScale = 1.0507009873554804934193349852946;
-void selu(OpBody& b) {
-  finish_elu(b, b.mul(b.number(kSeluAlpha), b.number(kSeluScale)), b.number(kSeluScale), b.number(1));
-}
 // Of what was put in, or of what came out.
 void elu_backward(OpBody& b) {
   const Value gradient = b.in(0), known = b.in(1), scale = b.scalar(2), steepness = b.scalar(3);
@@ -249,7 +245,6 @@ const OpRows& activation_rows() {
       {"softshrink_backward", {&shrink_backward, {2}, {}, &computes_in_floats}},
       {"elu", {&elu, {1, 2, 3}, {}, &computes_in_floats}},
       {"celu", {&celu, {}, {1}, &computes_in_floats}},
-      {"selu", {&selu, {}, {}, &computes_in_floats}},
       {"elu_backward", {&elu_backward, {1, 2, 3}, {4}, &computes_in_floats}},
       {"softplus", {&softplus, {1, 2}, {}, &computes_in_floats}},
       {"softplus_backward", {&softplus_backward, {2, 3}, {}, &computes_in_floats}},

@@ -376,7 +376,7 @@ bool rounds_as_eager(const graph::OpInfo& op) {
       "rsub", "lerp", "addcmul", "addcdiv", "pow", "exp", "expm1", "log", "log1p", "log2", "rsqrt", "tanh", "sigmoid",
       "erf", "sin", "cos", "leaky_relu_backward", "sigmoid_backward", "tanh_backward", "silu", "silu_backward", "gelu",
       "gelu_backward", "_softmax", "_safe_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
-      "native_layer_norm", "native_layer_norm_backward", "sum", "mean", "elu", "celu", "selu", "elu_backward", "softplus",
+      "native_layer_norm", "native_layer_norm_backward", "sum", "mean", "elu", "celu", "elu_backward", "softplus",
       "softplus_backward", "log_sigmoid_forward", "mish", "mish_backward", "logit", "mse_loss", "smooth_l1_loss",
       "smooth_l1_loss_backward", "huber_loss", "huber_loss_backward",
       "binary_cross_entropy_backward", "binary_cross_entropy_with_logits",

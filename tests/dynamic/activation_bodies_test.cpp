@@ -51,7 +51,6 @@ std::vector<Row> activations() {
       {"aten::elu_", [](const Inputs& in) { return Stack{in.x, 0.7, 1.0, 1 / 0.7}; }, Row::kAccurate},
       {"aten::celu", [](const Inputs& in) { return Stack{in.x, 0.7}; }, Row::kAccurate},
       {"aten::celu_", [](const Inputs& in) { return Stack{in.x, 1}; }, Row::kAccurate},
-      {"aten::selu", &of_x, Row::kAccurate},
       {"aten::elu_backward", [](const Inputs& in) { return Stack{in.x, 0.7, 1.05, 1 / 0.7, false, in.y}; }, Row::kAccurate},
       {"aten::elu_backward", [](const Inputs& in) { return Stack{in.x, 0.7, 1.05, 1 / 0.7, true, in.y}; }},
       {"aten::softplus", [](const Inputs& in) { return Stack{in.x, 1, 20}; }, Row::kAccurate},
