@@ -1,5 +1,6 @@
-// The bodies of activations and their gradients, as PyTorch's kernels compute them (aten/src/ATen/native/cpu/Activation.cpp,
-// Elu.h). Where its vectors and its single values disagree on nan or on the sign of zero, a body does as the vectors.
+// The bodies of activations and their gradients, as PyTorch's kernels compute them (Activation.cpp and Elu.h in
+// aten/src/ATen/native/cpu). Where its vectors and its single values disagree on nan or on the sign of zero, a body does
+// as the vectors.
 #include <algorithm>
 #include <cmath>
 
@@ -148,8 +149,8 @@ void log_sigmoid_backward(OpBody& b) {
   b.finish(b.mul(b.where(is_less(b, b.in(1), b.number(0)), b.sub(one, share), share), b.in(0)));
 }
 
-// tanh(log(1 + e^x)) is n / (n + 2), where n is e^x (e^x + 2): a quarter of the work, and rounds less. Past 20 it is 1, in
-// doubles, too.
+// tanh(log(1 + e^x)) is n / (n + 2), where n is e^x (e^x + 2): one function in place of three. Past 20 it is 1, in doubles,
+// too.
 constexpr double kOneInMish = 20;
 struct MishParts {
   Value power, n, below;  // e^x, n, n + 2
@@ -209,8 +210,8 @@ void gelu_backward(OpBody& b) {
 
 }  // namespace
 
-// As fdlibm's log1p (s_log1p.c), with the plain series of the logarithm in s = x / (2 + x), which is at most 1/3: libmvec's
-// rounds twice as much. In doubles the series would be too long.
+// As fdlibm's log1p (s_log1p.c), with the plain series of the logarithm in s = x / (2 + x), which is at most 1/3:
+// libmvec's rounds twice as much. In doubles the series would be too long.
 Value log_of_one_and(OpBody& b, Value x) {
   if (b.type() != jit::DType::kFloat32) return b.unary(Op::k_log1p, x);
   const Value s = b.div(x, b.add(b.number(2), x)), z = b.mul(s, s), half_square = b.mul(b.mul(b.number(0.5), x), x);

@@ -1,7 +1,7 @@
 // Activations, losses and numbers that can be fused: bits or accuracy against PyTorch's kernels, on random and on special
 // values, in each type.
 #include <functional>
-#include <iostream>
+#include <sstream>
 
 #include "tests/support/body_case.h"
 
@@ -208,7 +208,7 @@ TEST(ActivationBodies, RandomValues) {
   at::manual_seed(1);
   for (const auto& row : all_rows()) {
     for (const auto type : {at::kFloat, at::kDouble}) {
-      for (const auto& sizes : std::vector<std::vector<int64_t>>{{37, 69}, {std::getenv("PRINT_ERRORS") ? 4000 : 300, 320}}) {
+      for (const auto& sizes : std::vector<std::vector<int64_t>>{{37, 69}, {300, 320}}) {
         const auto args = row.make(random_inputs(sizes, type));
         const std::string what = std::string(row.op) + " " + c10::toString(type) + " ";
         const Stack given = copies_of(args);
@@ -226,7 +226,6 @@ TEST(ActivationBodies, RandomValues) {
             EXPECT_TRUE(at::allclose(own[i], eager[i], 1e-12, 1e-12, true)) << what << (own[i] - eager[i]).abs().max();
           } else {
             const double ours = error_of(own[i], exact[i], row.least), theirs = error_of(eager[i], exact[i], row.least);
-            if (std::getenv("PRINT_ERRORS")) std::cout << what << i << " own " << ours / std::exp2(-24) << " eager " << theirs / std::exp2(-24) << " differ " << (~same).sum().item<int64_t>() << "/" << same.numel() << "\n";
             EXPECT_LE(ours, std::max(2 * theirs, std::exp2(-23))) << what;
           }
         }
