@@ -109,7 +109,8 @@ class SpecBuilder {
     for (size_t dim = 0; dim < strides.size(); ++dim) said.push_back(spec_stride(strides[dim], dim + 1 == strides.size()));
     const auto& use = group_.buffers()[buffer];
     const auto type = *jit_type(use.layout->dtype);
-    const bool streams = passes_.has(Pass::k_past_cache) && access == Access::kOut && is_past_cache(use.layout->numel() * jit::bytes_of(type));
+    const bool streams = passes_.has(Pass::k_past_cache) && access == Access::kOut &&
+                         is_past_cache(use.layout->numel() * jit::bytes_of(type));
     known = use.total == jit::Total::kNone ? result_.spec.add_buffer(type, access, std::move(said), streams)
                                            : result_.spec.add_total(type, use.total, std::move(said));
     result_.buffers.push_back(buffer);

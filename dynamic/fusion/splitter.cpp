@@ -1,7 +1,5 @@
 #include "dynamic/fusion/splitter.h"
 
-#include <algorithm>
-
 #include "dynamic/fusion/op_body.h"
 #include "dynamic/kernels/batch_norm.h"
 #include "dynamic/shapes/shape_memo.h"

@@ -14,7 +14,7 @@ class Splitter {
  public:
   // Whether there is something to split at all; looks at nothing that another thread writes.
   static bool may_split(const Event& event);
-  // Of one that may be split. Does the first part, and leaves the rest in the event, where the next one goes on with each of its values; else
+  // Does the first part, and leaves the rest in the event, where the next one goes on with each of its values; else
   // nothing has happened. Throws what the kernel throws.
   bool try_split(Event& event, const Event& next);
 

@@ -172,11 +172,33 @@ bool has_team(int way) {
   return way != kByWinograd && way != kByStrips;
 }
 
+size_t bytes_unless(at::MemoryFormat order, const Tensor& map) {
+  return map.defined() && !map.is_contiguous(order) ? map.nbytes() : 0;
+}
+
+// About what a way asks for at a time, beside `result` bytes of what it makes, where eager's takes `of_eager` in all, or that
+// is not known: 0.
+size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor& gradient, const ConvolutionShape& s,
+                    size_t result) {
+  const size_t weights = c.weight.nbytes(), given = c.input.nbytes() + (gradient.defined() ? gradient.nbytes() : 0);
+  const size_t moved = bytes_unless(order_of(way), c.input) + bytes_unless(order_of(way), gradient) +
+                       (wants_innermost(way) && !c.in_any_order ? result : 0);
+  switch (way) {
+    case kAsEager: return 2 * result + given + moved;  // oneDNN orders them for itself
+    case kChannelsInnermost: return std::max(of_eager, result) + moved + weights;
+    case kByColumns: return 2 * result + moved + given + s.columns_bytes();
+    case kBySamples: return result + moved + weights * s.n;
+    case kByWinograd: return result + moved + weights * 4;  // two tiles are less than four windows
+    case kByStrips: return result + moved + weights * loop_threads();
+    default: return result;
+  }
+}
+
 // `run(way, ordered)` by the way that is fastest. Where maps go in any order, bringing them into that of a way counts by
 // half: a chain of convolutions that take the same needs it at its ends only.
 template <class Run>
-void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c, const Tensor& gradient, Input use,
-                  Run run) {
+void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c, const ConvolutionShape& s,
+                  const Tensor& gradient, size_t result, Input use, Run run) {
   Ordered ordered;
   run_chosen(
       problem, allowed, work_of(c),
@@ -185,6 +207,7 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
                                  !(gradient.defined() && is_innermost(gradient));
         return (opens_chain ? kOpening : 1.0) * (has_team(way) ? team_handicap() : 1.0);
       },
+      [&](int way, size_t of_eager) { return bytes_needed(way, of_eager, c, gradient, s, result); },
       [&](int way) {
         if (c.in_any_order) ordered = in_order_of(way, c, gradient, use);
       },
@@ -253,7 +276,8 @@ Tensor weight_gradient_by(int way, const Tensor& gradient, const Tensor& input, 
 Tensor input_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
   Tensor result;
   run_in_order(problem_of(kInputGradient, c, gradient, 0),
-               bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kInputGradient, c, s), c, gradient, Input::kSizes,
+               bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kInputGradient, c, s), c, s, gradient, c.input.nbytes(),
+               Input::kSizes,
                [&](int way, const Ordered& o) {
                  result = c.transposed ? forward_by(way, o.gradient, c.weight, std::nullopt, s)
                                        : input_gradient_by(way, o.gradient, c.weight, s);
@@ -269,7 +293,8 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
   std::tuple<Tensor, Tensor, Tensor> results;
   auto& [unused, weight, bias] = results;
   run_in_order(problem_of(kWeightGradient, c, gradient, with_bias),
-               bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kWeightGradient, c, s), c, gradient, Input::kValues,
+               bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kWeightGradient, c, s), c, s, gradient, c.weight.nbytes(),
+               Input::kValues,
                [&](int way, const Ordered& o) {
                  weight = c.transposed ? weight_gradient_by(way, o.c.input, o.gradient, s)
                                        : weight_gradient_by(way, o.gradient, o.c.input, s);
@@ -298,8 +323,10 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   if (!fits(c, s) || (bias && (bias->dim() != 1 || bias->size(0) != channels))) return false;
   const bool may_add_bias = !bias || (is_float_tensor(*bias) && bias->is_contiguous());
   const uint32_t allowed = bit(kAsEager) | bit(kChannelsInnermost) | (may_add_bias ? own_ways(kForward, c, s) : 0);
+  const size_t bytes_of_forward =
+      sizeof(float) * (c.transposed ? s.n * s.c * s.h * s.w : s.n * s.o * s.oh * s.ow);
   Tensor result;
-  run_in_order(problem_of(kForward, c, {}, bias.has_value()), allowed, c, {}, Input::kValues,
+  run_in_order(problem_of(kForward, c, {}, bias.has_value()), allowed, c, s, {}, bytes_of_forward, Input::kValues,
                [&](int way, const Ordered& o) {
                  result = c.transposed ? plus_bias(input_gradient_by(way, o.c.input, c.weight, s), bias)
                                        : forward_by(way, o.c.input, c.weight, bias, s);

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "dynamic/jit/disk_cache.h"
+#include "dynamic/vm/allocator.h"
 #include "graph/layout.h"
 
 namespace lockstep::dynamic {
@@ -20,6 +21,8 @@ constexpr int kRounds = 2;               // measurements of a way; the first pay
 constexpr int kFinalRounds = 4;          // of those that are near the fastest
 constexpr double kNear = 1.25;
 constexpr double kWorthwhile = 0.97;     // of the time of way 0, to leave it
+constexpr int kMostTimesCrowded = 8;     // then it is given up
+constexpr size_t kHair = 128;            // a part of the peak
 constexpr const char* kFileName = "kernel-choices-8.txt";  // the number is that of the format and of the ways' meaning
 
 struct ProblemHash {
@@ -77,6 +80,7 @@ void read_choices_locked(Choices& known) {
 bool KernelChoice::is_still_in(int way) const {
   if (!(allowed_ >> way & 1)) return false;
   const auto& own = figures_[way];
+  if (own.times_crowded >= kMostTimesCrowded) return false;
   if (own.count < kRounds) return true;
   if (own.count >= kFinalRounds) return false;
   double fastest = own.best;
@@ -88,20 +92,27 @@ bool KernelChoice::is_still_in(int way) const {
   return has_rival && own.best < kNear * fastest;
 }
 
-int KernelChoice::pick(uint32_t allowed) {
+int KernelChoice::pick(uint32_t allowed, uint32_t crowded) {
   std::lock_guard lock(mutex_);
   if (settled_ >= 0) return allowed >> settled_ & 1 ? settled_ : 0;
   allowed_ = allowed | 1;
   int next = -1;  // the one that was measured least
-  for (int way = 0; way < kMaxWays; ++way)
-    if (is_still_in(way) && (next < 0 || figures_[way].count < figures_[next].count)) next = way;
+  for (int way = 0; way < kMaxWays; ++way) {
+    if (!is_still_in(way)) continue;
+    if (crowded >> way & 1) {
+      if (++figures_[way].times_crowded >= kMostTimesCrowded) figures_[way].best = std::numeric_limits<double>::infinity();
+    } else if (next < 0 || figures_[way].count < figures_[next].count) {
+      next = way;
+    }
+  }
   return next < 0 ? 0 : next;
 }
 
-bool KernelChoice::note(int way, double ticks) {
+bool KernelChoice::note(int way, double ticks, size_t bytes) {
   std::lock_guard lock(mutex_);
   if (settled_ >= 0) return false;
   figures_[way].count++;
+  figures_[way].bytes = std::max(figures_[way].bytes, bytes);
   figures_[way].best = std::min(figures_[way].best, ticks);
   int fastest = 0;
   for (int other = 0; other < kMaxWays; ++other) {
@@ -121,6 +132,24 @@ void KernelChoice::settle(int way) {
 int KernelChoice::settled_way() const {
   std::lock_guard lock(mutex_);
   return settled_;
+}
+
+size_t KernelChoice::bytes_of(int way) const {
+  std::lock_guard lock(mutex_);
+  return figures_[way].bytes;
+}
+
+size_t room_for_trials() {
+  const auto memory = Pool::instance().statistics();
+  return memory.peak_used_bytes + memory.peak_used_bytes / kHair - memory.used_bytes;
+}
+
+MemorySpan::MemorySpan(bool is_on) {
+  if (is_on) before_ = Pool::instance().begin_span();
+}
+size_t MemorySpan::bytes() const {
+  const size_t peak = Pool::instance().span_peak();
+  return peak - std::min(peak, before_);  // another thread may have begun one
 }
 
 KernelChoice& choice_for(const Problem& problem) {

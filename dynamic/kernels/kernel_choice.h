@@ -24,17 +24,21 @@ class KernelChoice {
  public:
   explicit KernelChoice(int settled_way = -1) : settled_(settled_way) {}
 
-  // The way to go now. `allowed`: one bit a way; bit 0 is as eager does it and always allowed.
-  int pick(uint32_t allowed);
-  // What it took, in ticks of the time stamp counter. Returns whether this was the last measurement.
-  bool note(int way, double ticks);
+  // The way to go now. `allowed`: one bit a way; bit 0 is as eager does it and always allowed. `crowded`: those that would
+  // need more memory now than is there; who is that again and again is given up.
+  int pick(uint32_t allowed, uint32_t crowded = 0);
+  // What it took, in ticks of the time stamp counter, and in memory at the most. Returns whether this was the last
+  // measurement.
+  bool note(int way, double ticks, size_t bytes = 0);
+  size_t bytes_of(int way) const;  // 0: not measured
   void settle(int way);     // measured elsewhere
   int settled_way() const;  // -1: still measuring
 
  private:
   struct Figures {
     double best = std::numeric_limits<double>::infinity();
-    int count = 0;
+    int count = 0, times_crowded = 0;
+    size_t bytes = 0;
   };
   bool is_still_in(int way) const;
 
@@ -53,6 +57,18 @@ constexpr int64_t rough_size(int64_t size) {
   return size >> shift << shift;
 }
 
+// Bytes that may be asked for now before the runner's memory is more than a hair above its highest level so far.
+size_t room_for_trials();
+// What is asked for while it lives, at the most at a time.
+class MemorySpan {
+ public:
+  explicit MemorySpan(bool is_on);
+  size_t bytes() const;
+
+ private:
+  size_t before_ = 0;
+};
+
 // The choice for a problem; lives for ever.
 KernelChoice& choice_for(const Problem& problem);
 // Writes a settled choice down for later processes, in the folder of the compiled kernels.
@@ -66,19 +82,38 @@ inline std::atomic<int> forced_way{-1};
 // While it lives, this thread goes way 0, as eager does it, and measures nothing.
 using FixedChoiceScope = FlagScope<struct FixedChoice>;
 
+// Of `allowed`, the ways that would raise the peak of the runner's memory, which is that of eager before something is
+// tried; none that needs no more than that of eager, and not the one that needs least. `estimate(way, bytes)`: what a way needs that was not measured yet,
+// where way 0 needs `bytes`, if that is known.
+template <class Estimate>
+uint32_t crowded_ways(const KernelChoice& choice, uint32_t allowed, Estimate estimate) {
+  const size_t of_eager = choice.bytes_of(0), room = room_for_trials();
+  size_t least = std::numeric_limits<size_t>::max();
+  uint32_t crowded = 0, smallest = 1;
+  for (int way = 0; way < kMaxWays; ++way) {
+    if (!((allowed | 1) >> way & 1)) continue;
+    const size_t known = choice.bytes_of(way), bytes = known ? known : estimate(way, of_eager);
+    if (bytes < least) least = bytes, smallest = 1u << way;
+    if (bytes > room && bytes > of_eager) crowded |= 1u << way;
+  }
+  return crowded & ~smallest;  // one of them must be gone
+}
+
 // Runs the way whose turn it is, and notes what it took. `prepare(way)` counts by half: what it brings about is there
 // already where a neighbour goes the same way. `work` makes problems of one rough size comparable. `handicap(way)`: a way
-// is taken for that much slower than it is.
-template <class Handicap, class Prepare, class Run>
-void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap handicap, Prepare prepare, Run run) {
+// is taken for that much slower than it is. `estimate`: above.
+template <class Handicap, class Estimate, class Prepare, class Run>
+void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap handicap, Estimate estimate,
+                Prepare prepare, Run run) {
   const int forced = FixedChoiceScope::is_on() ? 0 : forced_way.load(std::memory_order_relaxed);
   if (const int way = forced; way >= 0 && allowed >> way & 1) {
     prepare(way);
     return run(way);
   }
   auto& choice = choice_for(problem);
-  const int way = choice.pick(allowed);
   const bool is_settled = choice.settled_way() >= 0;
+  const int way = choice.pick(allowed, is_settled ? 0 : crowded_ways(choice, allowed, estimate));
+  const MemorySpan memory(!is_settled);
   const uint64_t begin = __rdtsc();
   prepare(way);
   const uint64_t prepared = __rdtsc();
@@ -86,12 +121,12 @@ void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap 
   const double ticks = static_cast<double>(__rdtsc() - prepared) + kPrepareShare * static_cast<double>(prepared - begin);
   if (is_settled) return;
   preparation_count.fetch_add(1, std::memory_order_relaxed);
-  if (choice.note(way, handicap(way) * ticks / work)) remember_choice(problem, choice.settled_way());
+  if (choice.note(way, handicap(way) * ticks / work, memory.bytes())) remember_choice(problem, choice.settled_way());
 }
 
 template <class Run>
 void run_chosen(const Problem& problem, uint32_t allowed, double work, Run run) {
-  run_chosen(problem, allowed, work, [](int) { return 1.0; }, [](int) {}, run);
+  run_chosen(problem, allowed, work, [](int) { return 1.0; }, [](int, size_t) { return size_t{0}; }, [](int) {}, run);
 }
 // Forgets what is in memory; what is on disk is read again at the next question. For tests.
 void forget_choices();

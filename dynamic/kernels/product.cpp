@@ -167,6 +167,9 @@ uint32_t allowed_ways(const Tensor& left, const Tensor& right, bool has_bias, in
   return ways;
 }
 
+// Beyond the result.
+size_t needs_nothing(int, size_t) { return 0; }
+
 template <class Eager>
 Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias, Eager eager) {
   const int64_t work = left.numel() * right.size(1);
@@ -175,7 +178,7 @@ Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tens
                         RoundedProductsScope::is_on()};
   Tensor result;
   run_chosen(
-      problem, allowed_ways(left, right, bias.has_value(), work), static_cast<double>(work), handicap, [](int) {},
+      problem, allowed_ways(left, right, bias.has_value(), work), static_cast<double>(work), handicap, needs_nothing, [](int) {},
       [&](int way) {
         result = way == kOneDnn       ? by_onednn(left, right, bias)
                  : way == kSkinny     ? by_strips(left, right, bias)
@@ -250,7 +253,7 @@ bool try_bmm(torch::jit::Stack& stack) {
                         has_board(), RoundedProductsScope::is_on()};
   Tensor result;
   run_chosen(
-      problem, allowed, static_cast<double>(work), handicap, [](int) {}, [&](int way) {
+      problem, allowed, static_cast<double>(work), handicap, needs_nothing, [](int) {}, [&](int way) {
         result = way == kSkinny    ? one_by_one(left, right)
                  : way == kShared  ? multiply_all_in_parts(left, right)
                  : way == kRounded ? rounded(left, right, std::nullopt)

@@ -25,8 +25,9 @@ constexpr int64_t kTile = 16, kTaps = 9;       // numbers of a tile, of a window
 constexpr int64_t kFewestChannels = 16;        // a register of the loops under products
 constexpr int64_t kMostWindows = 1 << 17;      // beyond, their tiles take much memory, and maps are mostly small
 constexpr int64_t kFewestPositions = 1 << 10;  // that a gradient of weights is added up over: no tap sees zeros alone
-constexpr int64_t kBlockFloats = 1 << 18;      // tiles of both maps that a thread holds: its cache
-constexpr int64_t kSmallestBlock = 48, kLargestBlock = 512;  // tiles
+constexpr int64_t kBlockFloats = 1 << 17;      // tiles of both maps that a thread holds: its cache
+constexpr int64_t kSmallestBlock = 32, kLargestBlock = 512;  // tiles
+constexpr int64_t kNarrowestSlice = 32;  // of channels that a thread adds up for: it turns all of the input into tiles
 
 // A map, channels innermost, cut into tiles of 2x2 outputs.
 struct Tiles {
@@ -76,8 +77,9 @@ bool has_empty_pixel(const Tensor& map) {
   return found;
 }
 
-// Windows (from, 9, to) as tiles (16, from, to).
-Tensor transformed(const Tensor& windows) {
+// Windows (from, 9, to) as tiles (16, from, to). The windows are gone then.
+Tensor transformed(Tensor&& given) {
+  const Tensor windows = std::move(given);
   const int64_t from = windows.size(0), to = windows.size(2);
   auto tiles = at::empty({kTile, from, to}, windows.options());
   const auto* taps = windows.const_data_ptr<float>();
@@ -136,22 +138,36 @@ Tensor convolve(const Tensor& input, const Tensor& windows, const std::optional<
   return is_finite ? result : Tensor();
 }
 
-// (parts, 16, C, O), of which the first part is the gradient of the windows' tiles. The tiles of the maps are gone then.
+// Who adds up what of a gradient of weights: each part has some channels of the gradient, since a sum for each thread would
+// take as much memory as there are threads, and where those are few, some of the tiles.
+struct SumParts {
+  int64_t channels, slices, ranges;  // of the gradient; parts of these; parts of the blocks of tiles
+  int64_t slice_begin(int64_t slice) const {
+    return slice == slices ? channels : slice * channels / slices / kFewestChannels * kFewestChannels;
+  }
+  int64_t widest_slice() const { return std::min(channels, at::ceil_div(channels, slices) + kFewestChannels - 1); }
+};
+SumParts parts_of_sum(int64_t channels, int64_t blocks) {
+  const int64_t threads = loop_threads(), slices = std::clamp<int64_t>(channels / kNarrowestSlice, 1, threads);
+  return {channels, slices, std::clamp<int64_t>(threads / slices, 1, blocks)};
+}
+
+// (ranges, 16, C, O), of which the first is the gradient of the windows' tiles. The tiles of the maps are gone then.
 Tensor sum_of_tiles(const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
   const auto read = read_tiles(s.h, s.w, s.c, s.oh, s.ow, s.padding);
   const auto written = written_tiles(s.oh, s.ow, s.o);
   const auto* slopes = gradient.const_data_ptr<float>();
   const auto* values = input.const_data_ptr<float>();
   const std::vector<float> zeros(std::max(s.c, s.o));
-  const int64_t count = s.n * read.in_map, block = block_size(s.c + s.o, count);
-  const int64_t blocks = at::ceil_div(count, block), parts = std::min<int64_t>(loop_threads(), blocks);
+  const int64_t count = s.n * read.in_map, block = block_size(s.c + s.o, count), blocks = at::ceil_div(count, block);
+  const auto sum_parts = parts_of_sum(s.o, blocks);
+  const int64_t slices = sum_parts.slices, ranges = sum_parts.ranges, widest = sum_parts.widest_slice();
+  const int64_t parts = slices * ranges, window_count = s.c * s.o;
   const auto& loops = winograd_loops();
-  const auto multiply = product_loops_for(s.o).multiply;
   const auto tiles = at::empty({parts, kTile * block * s.c}, input.options());
-  const auto slope_tiles = at::empty({parts, kTile * block * s.o}, input.options());
-  const int64_t window_count = s.c * s.o;
-  const auto products = at::empty({parts, window_count}, input.options());
-  auto sums = at::empty({parts, kTile, window_count}, input.options());
+  const auto slope_tiles = at::empty({parts, kTile * block * widest}, input.options());
+  const auto products = at::empty({parts, s.c * widest}, input.options());
+  auto sums = at::empty({ranges, kTile, window_count}, input.options());
   auto* all_in = tiles.mutable_data_ptr<float>();
   auto* all_slope_in = slope_tiles.mutable_data_ptr<float>();
   auto* all_products = products.mutable_data_ptr<float>();
@@ -160,27 +176,36 @@ Tensor sum_of_tiles(const Tensor& gradient, const Tensor& input, const Convoluti
     for (int64_t part = begin; part < end; ++part) {
       auto* in = all_in + part * tiles.size(1);
       auto* slope_in = all_slope_in + part * slope_tiles.size(1);
-      auto* product = all_products + part * window_count;
-      auto* sum = all_sums + part * kTile * window_count;
-      const int64_t first_block = part * blocks / parts;
-      for (int64_t b = first_block; b < (part + 1) * blocks / parts; ++b) {
+      auto* product = all_products + part * products.size(1);
+      const int64_t range = part / slices, slice = part % slices;
+      const int64_t channel = sum_parts.slice_begin(slice), width = sum_parts.slice_begin(slice + 1) - channel;
+      auto* sum = all_sums + range * kTile * window_count + channel;
+      const auto multiply = product_loops_for(width).multiply;
+      const int64_t first_block = range * blocks / ranges;
+      for (int64_t b = first_block; b < (range + 1) * blocks / ranges; ++b) {
         const int64_t first = b * block, size = std::min(block, count - first);
         for (int64_t t = 0; t < size; ++t) {
           const float* pixels[16];
           read.find(values, first + t, zeros.data(), pixels);
           loops.from_pixels(pixels, s.c, in + t * s.c, block * s.c);
-          written.find(slopes, first + t, zeros.data(), pixels);
-          loops.from_gradient(pixels, s.o, slope_in + t * s.o, block * s.o);
+          written.find(slopes + channel, first + t, zeros.data(), pixels);
+          loops.from_gradient(pixels, width, slope_in + t * width, block * width);
         }
         for (int64_t i = 0; i < kTile; ++i) {
-          auto* out = b == first_block ? sum + i * window_count : product;
-          multiply(in + i * block * s.c, {1, s.c}, slope_in + i * block * s.o, s.o, out, s.o, s.c, size, s.o);
-          for (int64_t j = 0; out == product && j < window_count; ++j) sum[i * window_count + j] += product[j];
+          const auto *left = in + i * block * s.c, *right = slope_in + i * block * width;
+          auto* total = sum + i * window_count;
+          if (b == first_block) {
+            multiply(left, {1, s.c}, right, width, total, s.o, s.c, size, width);
+            continue;
+          }
+          multiply(left, {1, s.c}, right, width, product, width, s.c, size, width);
+          for (int64_t c = 0; c < s.c; ++c)
+            for (int64_t o = 0; o < width; ++o) total[c * s.o + o] += product[c * width + o];
         }
       }
     }
   });
-  for (int64_t part = 1; part < parts; ++part) sums[0].add_(sums[part]);
+  for (int64_t range = 1; range < ranges; ++range) sums[0].add_(sums[range]);
   return sums;
 }
 
@@ -202,16 +227,16 @@ bool is_weight_gradient_for_winograd(const ConvolutionShape& s) {
 Tensor forward_by_winograd(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                            const ConvolutionShape& s) {
   if (has_empty_pixel(input)) return {};
-  const auto taps = at::empty({s.c, kTaps, s.o}, weight.options());
+  auto taps = at::empty({s.c, kTaps, s.o}, weight.options());
   turn_matrices(weight.const_data_ptr<float>(), taps.mutable_data_ptr<float>(), sizeof(float), 1, s.o, s.c * kTaps,
                 /*in_parallel=*/true);
-  return convolve(input, transformed(taps), bias, s.oh, s.ow, s.padding);
+  return convolve(input, transformed(std::move(taps)), bias, s.oh, s.ow, s.padding);
 }
 
 // A convolution of the gradient with the windows turned round.
 Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
   if (has_empty_pixel(gradient)) return {};
-  const auto taps = at::empty({s.o, kTaps, s.c}, weight.options());
+  auto taps = at::empty({s.o, kTaps, s.c}, weight.options());
   auto* turned = taps.mutable_data_ptr<float>();
   const auto* windows = weight.const_data_ptr<float>();
   shared_loop(0, s.o, std::max<int64_t>(1, (1 << 12) / s.c), [&](int64_t begin, int64_t end) {
@@ -219,7 +244,7 @@ Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, 
       transpose(windows + o * s.c * kTaps, kTaps, turned + ((o + 1) * kTaps - 1) * s.c, -s.c, s.c, kTaps);
   });
   const int64_t padding[] = {2 - s.padding[0], 2 - s.padding[1]};
-  return convolve(gradient, transformed(taps), std::nullopt, s.h, s.w, padding);
+  return convolve(gradient, transformed(std::move(taps)), std::nullopt, s.h, s.w, padding);
 }
 
 Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {

@@ -127,6 +127,7 @@ struct Pool::State {
   std::vector<uint8_t> slab_class;  // by slab number
   std::unordered_map<void*, size_t> used;  // all but small ones
   PoolStatistics statistics;
+  size_t span_peak = 0;
 
   size_t slab_number(const void* data) const { return (static_cast<const char*>(data) - slabs) / kSlab; }
   char* extend_slabs() {
@@ -186,6 +187,7 @@ void* Pool::allocate(size_t bytes) {
   auto& statistics = state_->statistics;
   statistics.used_bytes += size;
   statistics.peak_used_bytes = std::max(statistics.peak_used_bytes, statistics.used_bytes);
+  state_->span_peak = std::max(state_->span_peak, statistics.used_bytes);
   return block;
 }
 
@@ -216,6 +218,16 @@ PoolStatistics Pool::statistics() {
 void Pool::reset_peak() {
   std::lock_guard lock(state_->mutex);
   state_->statistics.peak_used_bytes = state_->statistics.used_bytes;
+}
+
+size_t Pool::begin_span() {
+  std::lock_guard lock(state_->mutex);
+  return state_->span_peak = state_->statistics.used_bytes;
+}
+
+size_t Pool::span_peak() {
+  std::lock_guard lock(state_->mutex);
+  return std::max(state_->span_peak, state_->statistics.used_bytes);
 }
 
 void Pool::release_free_pages() {

@@ -23,6 +23,9 @@ class Pool {
   bool owns(const void* data) const;
   PoolStatistics statistics();
   void reset_peak();
+  // What is used now, and the most that was used since, on all threads; for one that asks at a time.
+  size_t begin_span();
+  size_t span_peak();
   void release_free_pages();  // gives the pages of free blocks back to the system
 
  private:

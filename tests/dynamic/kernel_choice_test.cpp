@@ -7,6 +7,8 @@
 #include <fstream>
 #include <map>
 
+#include "dynamic/vm/allocator.h"
+
 namespace lockstep::dynamic {
 namespace {
 
@@ -77,8 +79,62 @@ TEST(KernelChoice, AWayMayHaveAHandicap) {
     for (const uint64_t end = __rdtsc() + (way == 0 ? 200000 : 150000); __rdtsc() < end;) continue;
   };
   for (int call = 0; call < 20; ++call)
-    run_chosen({79}, 0b11, 1, [](int way) { return way == 1 ? 3.0 : 1.0; }, [](int) {}, wait);
+    run_chosen({79}, 0b11, 1, [](int way) { return way == 1 ? 3.0 : 1.0; },
+               [](int, size_t) { return size_t{0}; }, [](int) {}, wait);
   EXPECT_EQ(choice_for({79}).settled_way(), 0);
+}
+
+TEST(KernelChoice, AWayThatIsCrowdedWaitsAndIsGivenUpInTheEnd) {
+  KernelChoice late, never;
+  for (int call = 0; call < 4; ++call) {
+    EXPECT_EQ(late.pick(0b11, 0b10), 0);
+    EXPECT_FALSE(late.note(0, 100));
+  }
+  EXPECT_EQ(late.pick(0b11), 1);
+  late.note(1, 50);
+  EXPECT_EQ(late.pick(0b11), 1);
+  EXPECT_TRUE(late.note(1, 50));
+  EXPECT_EQ(late.settled_way(), 1);
+
+  EXPECT_EQ(never.pick(0b11), 0);
+  EXPECT_FALSE(never.note(0, 100));
+  EXPECT_EQ(never.pick(0b11), 1);
+  EXPECT_FALSE(never.note(1, 50)) << "the first measurement of each";
+  int calls = 0;
+  do EXPECT_EQ(never.pick(0b11, 0b10), 0);
+  while (!never.note(0, 100) && ++calls < 100);
+  EXPECT_EQ(never.settled_way(), 0) << "it was faster, but there is never room for it";
+}
+
+// What is asked for beyond the highest level of the pool is too much.
+TEST(KernelChoice, WaysThatNeedMoreMemoryThanThereIsAreNotTried) {
+  setenv("LOCKSTEP_CACHE", "", 1);
+  forget_choices();
+  constexpr size_t kMost = 64 << 20;
+  auto& pool = Pool::instance();
+  const auto take = [&](size_t bytes) {
+    void* block = pool.allocate(bytes);
+    ASSERT_NE(block, nullptr);
+    pool.deallocate(block);
+  };
+  pool.reset_peak();
+  take(kMost);
+  int tries[3] = {};
+  const auto run = [&](int way) {
+    ++tries[way];
+    take(way == 0 ? kMost / 2 : way == 1 ? kMost / 4 : 2 * kMost);
+  };
+  const auto estimate = [&](int way, size_t of_eager) {
+    EXPECT_EQ(of_eager, way == 0 || tries[0] == 0 ? 0 : kMost / 2);
+    return way == 0 ? 0 : way == 1 ? kMost / 4 : 2 * kMost;
+  };
+  for (int call = 0; call < 30; ++call)
+    run_chosen({80}, 0b111, 1, [](int) { return 1.0; }, estimate, [](int) {}, run);
+  EXPECT_GE(choice_for({80}).settled_way(), 0);
+  EXPECT_GT(tries[1], 0);
+  EXPECT_EQ(tries[2], 0);
+  EXPECT_EQ(choice_for({80}).bytes_of(1), kMost / 4);
+  EXPECT_EQ(pool.statistics().peak_used_bytes, kMost + pool.statistics().used_bytes);
 }
 
 TEST(KernelChoice, SizesThatGoFromCallToCallAreTakenRoughly) {

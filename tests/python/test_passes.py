@@ -101,7 +101,9 @@ def test_names_come_as_a_list_or_in_one_string(monkeypatch):
         assert current({})["without"] == []
 
 
-@pytest.mark.parametrize("value", ["splits", ["split", "none"], 3, None, [1], b"split", iter(["split"])])
+@pytest.mark.parametrize(
+    "value", ["splits", ["split", "none"], 3, None, [1], b"split", iter(["split"])]
+)
 def test_what_is_no_pass_is_refused(value):
     with pytest.raises(Error, match="use some of 'split', 'map_order'"):
         lockstep.function(lambda: None, without=value)
