@@ -97,11 +97,11 @@ void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& ke
 namespace {
 
 // The time of a group counts in equal parts for its events.
-void share_time(at::ArrayRef<Event*> events, uint64_t begin, uint64_t ticks) {
+void share_time(at::ArrayRef<Event*> events, const jit::KernelSpec* spec, uint64_t begin, uint64_t ticks) {
   for (auto* event : events)
     event->node->counts.kernel_ticks += static_cast<double>(ticks) / static_cast<double>(events.size());
   if (!timeline_is_on.load(std::memory_order_relaxed)) return;
-  add_span({SpanKind::kGroup, begin, begin + ticks, events[0]->node, events[0]->node->op});
+  add_span({SpanKind::kGroup, begin, begin + ticks, events[0]->node, events[0]->node->op, /*thread=*/0, spec});
   for (size_t i = 0; i < events.size(); ++i)
     add_span({SpanKind::kMember, begin + ticks * i / events.size(), begin + ticks * (i + 1) / events.size(),
               events[i]->node, events[i]->node->op});
@@ -129,7 +129,7 @@ bool Fuser::try_run_fused(FusedGroup& group) {
   const OneThreadScope alone(runs_alone(*events[0]));
   const ExcludedScope timed;
   if (kernel) run_fused(group, plan, *kernel, scalars);
-  share_time(events, timed.begin(), timed.elapsed());
+  share_time(events, kernel ? &kernel->spec() : nullptr, timed.begin(), timed.elapsed());
   return true;
 }
 

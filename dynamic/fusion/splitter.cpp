@@ -124,7 +124,8 @@ bool Splitter::try_split(Event& event, const Event& next) {
   const auto parts = [&] {
     const OneThreadScope alone(runs_alone(event));
     const ExcludedScope kernel(&event.node->counts.kernel_ticks);
-    const SpanScope span(SpanKind::kKernel, event.node);
+    SpanScope span(SpanKind::kKernel, event.node);
+    span.set_own(true);
     const AllocationScope allocations(event.node);
     return measure_batch_norm(arguments);
   }();

@@ -3,8 +3,9 @@
 #include <bit>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <sstream>
+
+#include "dynamic/jit/line_parser.h"
 
 namespace lockstep::dynamic::jit {
 namespace {
@@ -51,71 +52,6 @@ void print_instruction(std::ostream& out, const Instruction& instruction, size_t
   for (int i = 0; i < row_of(instruction.op).arity; ++i) out << " %" << instruction.operands[i];
   out << " : " << name_of(instruction.type) << '\n';
 }
-
-// Reads one line at a time; every take_* sets `reason` and returns false where the line holds something else.
-class LineParser {
- public:
-  explicit LineParser(const std::string& line) : at_(line.c_str()) {}
-
-  bool take(const char* word) {
-    skip();
-    const char* at = at_;
-    for (; *word; ++word, ++at) {
-      if (*at != *word) return false;
-    }
-    at_ = at;
-    return true;
-  }
-  bool take_number(int64_t& value) {
-    skip();
-    char* end;
-    value = std::strtoll(at_, &end, 10);
-    return advance(end);
-  }
-  bool take_double(double& value) {
-    skip();
-    char* end;
-    value = std::strtod(at_, &end);
-    return advance(end);
-  }
-  bool take_word(std::string& word) {
-    skip();
-    const char* begin = at_;
-    while (std::isalnum(static_cast<unsigned char>(*at_)) || *at_ == '_') ++at_;
-    word.assign(begin, at_);
-    return !word.empty();
-  }
-  bool take_list(std::vector<int64_t>& list) {
-    if (!take("[")) return false;
-    if (take("]")) return true;
-    do {
-      int64_t value = kSymbolic;
-      if (!take("?") && !take_number(value)) return false;
-      list.push_back(value);
-    } while (take(","));
-    return take("]");
-  }
-  bool take_type(DType& type) {
-    std::string word;
-    if (!take_word(word)) return false;
-    for (int i = 0; i < static_cast<int>(DType::kCount); ++i) {
-      if (word == kDTypeNames[i]) return type = static_cast<DType>(i), true;
-    }
-    return false;
-  }
-  bool is_at_end() { return skip(), *at_ == 0; }
-
- private:
-  void skip() {
-    while (*at_ == ' ') ++at_;
-  }
-  bool advance(char* end) {
-    bool moved = end != at_;
-    at_ = end;
-    return moved;
-  }
-  const char* at_;
-};
 
 const char* parse_buffer(LineParser& line, KernelSpec& spec) {
   Buffer buffer;

@@ -239,14 +239,17 @@ bool takes_hidden(const Event& event, bool is_pointwise) {
 
 namespace {
 
-void run_kernel(const Event& event, torch::jit::Stack& stack) {
+// Whether it was a kernel of ours.
+bool run_kernel(const Event& event, torch::jit::Stack& stack) {
   const auto& op = event.op();
   const auto* own = event.is_strict ? nullptr : find_own_kernel(op);
   if (own && !event.passes.has(Pass::k_choose_kernels) && is_measured(op)) own = nullptr;
   const FixedChoiceScope fixed(event.is_deterministic);
   const RoundedProductsScope rounded(event.rounds_products);
   const bool in_any_order = own && own->map_kernel && event.may_hide() && has_contiguous_maps(event);
-  if (!own || !own->run(stack, in_any_order)) op.handle.callBoxed(&stack);
+  if (own && own->run(stack, in_any_order)) return true;
+  op.handle.callBoxed(&stack);
+  return false;
 }
 
 }  // namespace
@@ -263,9 +266,9 @@ void execute(Event& event, bool is_pointwise) {
   {
     const OneThreadScope alone(runs_alone(event));
     const ExcludedScope kernel(&event.node->counts.kernel_ticks);
-    const SpanScope span(SpanKind::kKernel, event.node);
+    SpanScope span(SpanKind::kKernel, event.node);
     const AllocationScope allocations(event.node);
-    run_kernel(event, stack);
+    span.set_own(run_kernel(event, stack));
   }
   if (event.capture) {
     event.capture->results = std::move(stack);

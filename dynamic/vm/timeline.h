@@ -12,6 +12,10 @@
 
 namespace lockstep::dynamic {
 
+namespace jit {
+struct KernelSpec;
+}
+
 enum class SpanKind : uint8_t {
   kCall,     // of a decorated function
   kEagerCall,  // of one, as auto chose
@@ -32,6 +36,8 @@ struct Span {
   const graph::Node* node = nullptr;  // to be compared only: it may have been forgotten since
   const graph::OpInfo* op = nullptr;
   uint32_t thread = 0;                // index into Timeline::threads
+  const jit::KernelSpec* spec = nullptr;  // of a group; lives as long as the process
+  bool is_own = false;                // a kernel of ours, where PyTorch has one, too
 };
 
 struct Timeline {
@@ -54,15 +60,17 @@ class SpanScope {
     begin_ = __rdtsc();
   }
   ~SpanScope() {
-    if (begin_ > 0) add_span({kind_, begin_, __rdtsc(), node_, node_ ? node_->op : nullptr});
+    if (begin_ > 0) add_span({kind_, begin_, __rdtsc(), node_, node_ ? node_->op : nullptr, 0, nullptr, is_own_});
   }
   SpanScope(const SpanScope&) = delete;
   void set_node(const graph::Node* node) { node_ = node; }
+  void set_own(bool is_own) { is_own_ = is_own; }
 
  private:
   SpanKind kind_ = SpanKind::kCall;
   const graph::Node* node_ = nullptr;
   uint64_t begin_ = 0;  // 0: not recorded
+  bool is_own_ = false;
 };
 
 }  // namespace lockstep::dynamic

@@ -1,46 +1,21 @@
-// Each file in passes/ is a case: the name of a pass, a spec, and what the pass makes of it.
+// The cases in passes/: the name of a pass, a spec, and what the pass makes of it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "dynamic/jit/spec_text.h"
 #include "dynamic/jit/spec_verifier.h"
 #include "dynamic/passes/spec_passes.h"
+#include "tests/support/text_cases.h"
 
 namespace lockstep::dynamic {
 namespace {
 
-struct PassCase {
-  std::string pass, before, after;
-};
+using support::TextCase;
 
-//   # what the case shows
-//   pass merge_repeats
-//   dims [4]
-//   ...
-//   becomes
-//   dims [4]
-//   ...
-PassCase read_case(const std::string& path) {
-  std::ifstream in(path);
-  PassCase result;
-  std::string* part = &result.before;
-  for (std::string line; std::getline(in, line);) {
-    if (line.starts_with("#") || line.empty()) continue;
-    if (line.starts_with("pass ")) {
-      result.pass = line.substr(5);
-    } else if (line == "becomes") {
-      part = &result.after;
-    } else {
-      *part += line + '\n';
-    }
-  }
-  return result;
-}
+enum Part { kBefore, kAfter };
+std::vector<TextCase> cases() { return support::read_text_cases(__FILE__, "passes", {"becomes"}); }
 
 jit::KernelSpec parse(const std::string& text) {
   std::string reason;
@@ -56,38 +31,27 @@ const SpecPass* find_spec_pass(const std::string& name) {
   return row == std::end(kSpecPasses) ? nullptr : row;
 }
 
-std::vector<std::string> paths() {
-  const auto folder = std::filesystem::path(__FILE__).parent_path() / "passes";
-  std::vector<std::string> all;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() == ".txt") all.push_back(entry.path());
-  std::sort(all.begin(), all.end());
-  return all;
-}
-
-struct SpecPasses : testing::TestWithParam<std::string> {};
+struct SpecPasses : testing::TestWithParam<TextCase> {};
 
 TEST_P(SpecPasses, Text) {
-  const auto text = read_case(GetParam());
+  const auto& text = GetParam();
   const auto* pass = find_spec_pass(text.pass);
   ASSERT_NE(pass, nullptr) << "no pass " << text.pass;
-  auto spec = parse(text.before);
+  auto spec = parse(text.parts[kBefore]);
   ASSERT_FALSE(jit::verify_spec(spec).has_value()) << *jit::verify_spec(spec);
   pass->run(spec);
-  EXPECT_EQ(jit::print_spec(spec), text.after);
+  EXPECT_EQ(jit::print_spec(spec), text.parts[kAfter]);
   EXPECT_FALSE(jit::verify_spec(spec).has_value()) << *jit::verify_spec(spec);
   const auto once = spec;
   pass->run(spec);
   EXPECT_EQ(spec, once) << "a second time there is nothing to do";
 }
 
-INSTANTIATE_TEST_SUITE_P(, SpecPasses, testing::ValuesIn(paths()), [](const auto& info) {
-  return std::filesystem::path(info.param).stem().string();
-});
+INSTANTIATE_TEST_SUITE_P(, SpecPasses, testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
 
 TEST(Passes, EachOverSpecsHasACase) {
   std::set<std::string> seen;
-  for (const auto& path : paths()) seen.insert(read_case(path).pass);
+  for (const auto& text : cases()) seen.insert(text.pass);
   for (const auto& row : kSpecPasses)
     EXPECT_TRUE(seen.contains(kPassRows[static_cast<int>(row.pass)].name)) << kPassRows[static_cast<int>(row.pass)].name;
 }
