@@ -3,6 +3,7 @@
 // as the vectors.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "dynamic/fusion/body_parts.h"
 
@@ -208,6 +209,19 @@ void gelu_backward(OpBody& b) {
   b.finish(b.mul(gradient, b.add(cdf, b.mul(x, density))));
 }
 
+// ---- numbers that PyTorch's kernels refuse
+
+bool has_bound(const Event& event) {
+  const double bound = number_at(event, 1);
+  return bound >= 0 && bound <= std::numeric_limits<float>::max();
+}
+// A depth and its inverse that are numbers of float32.
+bool has_depth(const Event& event) {
+  const double depth = std::abs(number_at(event, 1)), most = std::numeric_limits<float>::max();
+  return depth <= most && depth >= 1 / most;
+}
+bool is_invertible(const Event& event) { return !event.args[4].toBool() || number_at(event, 1) >= 0; }
+
 }  // namespace
 
 // As fdlibm's log1p (s_log1p.c), with the plain series of the logarithm in s = x / (2 + x), which is at most 1/3:
@@ -242,11 +256,11 @@ const OpRows& activation_rows() {
       {"hardswish_backward", {&hardswish_backward, {}, {}, &computes_in_floats}},
       {"hardshrink", {&hardshrink, {1}, {}, &computes_in_floats}},
       {"hardshrink_backward", {&shrink_backward, {2}, {}, &computes_in_floats}},
-      {"softshrink", {&softshrink, {1}, {}, &computes_in_floats}},
+      {"softshrink", with_numbers({&softshrink, {1}, {}, &computes_in_floats}, &has_bound)},
       {"softshrink_backward", {&shrink_backward, {2}, {}, &computes_in_floats}},
       {"elu", {&elu, {1, 2, 3}, {}, &computes_in_floats}},
-      {"celu", {&celu, {}, {1}, &computes_in_floats}},
-      {"elu_backward", {&elu_backward, {1, 2, 3}, {4}, &computes_in_floats}},
+      {"celu", with_numbers({&celu, {}, {1}, &computes_in_floats}, &has_depth)},
+      {"elu_backward", with_numbers({&elu_backward, {1, 2, 3}, {4}, &computes_in_floats}, &is_invertible)},
       {"softplus", {&softplus, {1, 2}, {}, &computes_in_floats}},
       {"softplus_backward", {&softplus_backward, {2, 3}, {}, &computes_in_floats}},
       {"log_sigmoid_forward", {&log_sigmoid, {}, {}, &computes_in_floats}},

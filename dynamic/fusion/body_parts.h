@@ -31,6 +31,13 @@ inline bool keeps_type(const Event& event) {
   return computes_in_floats(event) && signature.inputs[0].dtype == signature.outputs[0].dtype;
 }
 
+inline double number_at(const Event& event, int argument) { return event.args[argument].toScalar().toDouble(); }
+// A row whose kernel in PyTorch refuses some numbers.
+inline OpRow with_numbers(OpRow row, bool (*takes_numbers)(const Event&)) {
+  row.takes_numbers = takes_numbers;
+  return row;
+}
+
 // log(1 + x) where x is between 0 and 1.
 OpBody::Value log_of_one_and(OpBody& b, OpBody::Value x);
 

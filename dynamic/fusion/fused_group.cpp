@@ -228,6 +228,7 @@ bool FusedGroup::try_add(Event& event) {
   if (event.capture || !event.may_be_fused || !event.signature) return false;
   const auto& facts = facts_of(event);
   if (!facts.row || !may_join(event, facts)) return false;
+  if (facts.row->takes_numbers && !facts.row->takes_numbers(event)) return false;
   if (!events_.empty()) {
     if (!event.passes.has(Pass::k_fuse) || event.passes != events_[0]->passes) return false;
     const size_t brought = event.operands.size() + event.outputs.size();

@@ -112,6 +112,16 @@ bool has_rows_of_classes(const Event& event) {
 }
 int of_classes(const Event&) { return 1; }
 
+// Where two pieces meet.
+template <int argument>
+bool has_beta(const Event& event) {
+  return number_at(event, argument) >= 0;
+}
+template <int argument>
+bool has_delta(const Event& event) {
+  return number_at(event, argument) > 0;
+}
+
 // A loss whose argument number `reduction` says what becomes of the values.
 OpRow loss_row(void (*lower)(OpBody&), std::vector<int> scalars, int reduction, bool (*accepts)(const Event&)) {
   OpRow row{lower, std::move(scalars), {reduction}, accepts, &last_dim_of_first};
@@ -125,10 +135,11 @@ const OpRows& loss_rows() {
   static const OpRows table = {
       {"mse_loss", loss_row(&mse_loss, {}, 2, &takes_loss<2>)},
       {"mse_loss_backward", {&mse_loss_backward, {}, {3}, &takes_gradient_of_loss}},
-      {"smooth_l1_loss", loss_row(&smooth_l1_loss, {3}, 2, &takes_loss<2>)},
-      {"smooth_l1_loss_backward", {&smooth_l1_loss_backward, {4}, {3}, &takes_gradient_of_loss}},
-      {"huber_loss", loss_row(&huber_loss, {3}, 2, &takes_loss<2>)},
-      {"huber_loss_backward", {&huber_loss_backward, {4}, {3}, &takes_gradient_of_loss}},
+      {"smooth_l1_loss", with_numbers(loss_row(&smooth_l1_loss, {3}, 2, &takes_loss<2>), &has_beta<3>)},
+      {"smooth_l1_loss_backward",
+       with_numbers({&smooth_l1_loss_backward, {4}, {3}, &takes_gradient_of_loss}, &has_beta<4>)},
+      {"huber_loss", with_numbers(loss_row(&huber_loss, {3}, 2, &takes_loss<2>), &has_delta<3>)},
+      {"huber_loss_backward", with_numbers({&huber_loss_backward, {4}, {3}, &takes_gradient_of_loss}, &has_delta<4>)},
       {"binary_cross_entropy_backward", {&binary_cross_entropy_backward, {}, {4}, &takes_gradient_of_loss}},
       {"binary_cross_entropy_with_logits", loss_row(&binary_cross_entropy_with_logits, {}, 4, &takes_loss<4>)},
       {"nll_loss_backward", {&nll_loss_backward, {}, {4, 5}, &has_rows_of_classes, &of_classes, {0, 2}}},

@@ -100,6 +100,7 @@ struct OpRow {
   std::vector<int> by_row = {};                   // operands of rank 1 that have one value for each row that is folded
   jit::Total total = jit::Total::kNone;  // of all rows: what the results hold from `first_total` on
   size_t first_total = 0;                // 0: the op iterates over its first operand
+  bool (*takes_numbers)(const Event& event) = nullptr;  // of this call; those that PyTorch's kernel refuses go there
   int reduction = -1;  // the argument that says whether results are totals, and which (at::Reduction); -1: `total` does
 };
 using OpRows = std::unordered_map<std::string_view, OpRow>;

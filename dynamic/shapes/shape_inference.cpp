@@ -44,6 +44,11 @@ bool is_alike(const Signature& learned, const Signature& known) {
   return true;
 }
 
+// Whose kernels look at their numbers, and refuse some.
+bool refuses_numbers(const graph::OpInfo& op) {
+  return op.base == "aten::celu" || op.base == "aten::celu_" || op.base == "aten::softshrink";
+}
+
 // Numbers may decide on the type of the result, or be refused because of it; constants on its order.
 bool depends_on_values(const Signature& known, at::ArrayRef<c10::IValue> args, const std::vector<bool>& varies) {
   const auto& op = *known.op;
@@ -60,7 +65,7 @@ bool depends_on_values(const Signature& known, at::ArrayRef<c10::IValue> args, c
     }
   }
   for (size_t a = 0; a < args.size(); ++a) {
-    if (op.args[a].kind == ArgKind::kConstant && varies[a]) return true;
+    if ((op.args[a].kind == ArgKind::kConstant || refuses_numbers(op)) && varies[a]) return true;
     if (op.args[a].kind != ArgKind::kScalar || args[a].isNone()) continue;
     if (args[a].isComplexDouble()) return true;
     if (target == c10::ScalarType::Bool) {

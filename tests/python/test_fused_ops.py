@@ -155,3 +155,29 @@ def test_kernels_serve_all_sizes_of_a_loss():
         eager = step(batch).clone()
         torch.testing.assert_close(run(batch), eager, rtol=1e-5, atol=1e-6)
     assert _C.fusion_statistics()["compiled"] == before
+
+
+@pytest.mark.parametrize(
+    ("function", "good", "bad"),
+    [
+        (F.celu, (0.5, 0.6, 1.0), (0.0, 1e-46, 1e39)),
+        (F.softshrink, (0.5, 0.6, 0.0), (-1.0, float("nan"))),
+        (lambda x, v: F.smooth_l1_loss(x, x + 1, beta=v), (0.5, 0.6, 1.0), (-1.0,)),
+        (lambda x, v: F.huber_loss(x, x + 1, delta=v), (0.5, 0.6, 1.0), (-1.0, 0.0)),
+    ],
+)
+def test_numbers_that_eager_refuses_are_refused_later_too(function, good, bad):
+    def step(x, number):
+        return function(x * 2, number) + 1
+
+    for wrong in bad:
+        run = lockstep.function(step, when="always")
+        for call in range(6):
+            x = torch.randn(64, 70)
+            torch.testing.assert_close(run(x, good[call % 3]), step(x, good[call % 3]))
+        with pytest.raises(RuntimeError) as eager:
+            step(x, wrong)
+        with pytest.raises(RuntimeError) as own:
+            run(x, wrong).sum().item()
+        assert str(eager.value).splitlines()[0] in str(own.value)
+        torch.testing.assert_close(run(x, good[0]), step(x, good[0]))
