@@ -44,11 +44,6 @@ bool is_alike(const Signature& learned, const Signature& known) {
   return true;
 }
 
-// Whose kernels look at their numbers, and refuse some.
-bool refuses_numbers(const graph::OpInfo& op) {
-  return op.base == "aten::celu" || op.base == "aten::celu_" || op.base == "aten::softshrink";
-}
-
 // Numbers may decide on the type of the result, or be refused because of it; constants on its order.
 bool depends_on_values(const Signature& known, at::ArrayRef<c10::IValue> args, const std::vector<bool>& varies) {
   const auto& op = *known.op;
@@ -65,7 +60,7 @@ bool depends_on_values(const Signature& known, at::ArrayRef<c10::IValue> args, c
     }
   }
   for (size_t a = 0; a < args.size(); ++a) {
-    if ((op.args[a].kind == ArgKind::kConstant || refuses_numbers(op)) && varies[a]) return true;
+    if (op.args[a].kind == ArgKind::kConstant && varies[a]) return true;
     if (op.args[a].kind != ArgKind::kScalar || args[a].isNone()) continue;
     if (args[a].isComplexDouble()) return true;
     if (target == c10::ScalarType::Bool) {
@@ -89,8 +84,15 @@ bool infer_written(const Signature& learned, const Signature& known) {
   return true;
 }
 
-// Whether the op's kernel is known to have walked its tensors as pointwise kernels do.
-bool was_pointwise(const Signature& known) {
+bool has_other_order(const Signature& signature) {
+  return std::any_of(signature.inputs.begin(), signature.inputs.end(),
+                     [](const Layout& input) { return input.is_defined() && !has_standard_strides(input); });
+}
+
+// Whether the op's kernel is known to have walked its tensors as pointwise kernels do. Where all lie in the order of their
+// dims, many do that do not elsewhere.
+bool was_pointwise(const Signature& known, const Signature& learned) {
+  if (has_other_order(learned) && !has_other_order(known)) return false;
   const auto expected = pointwise_layout(*known.op, known.inputs);
   return expected && expected->sizes == known.outputs[0].sizes && expected->strides == known.outputs[0].strides;
 }
@@ -116,7 +118,7 @@ bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<
   }
   if (!space || space->numel() == 0) return false;
   if (is_plain) return add_dense_result(learned, known.outputs[0], space->sizes);
-  if (!op.is_pointwise || !was_pointwise(known)) return false;
+  if (!op.is_pointwise || !was_pointwise(known, learned)) return false;
   const auto layout = pointwise_layout(op, learned.inputs);
   return layout && layout->numel() > 0 && add_dense_result(learned, known.outputs[0], layout->sizes, layout->strides);
 }

@@ -181,3 +181,37 @@ def test_numbers_that_eager_refuses_are_refused_later_too(function, good, bad):
             run(x, wrong).sum().item()
         assert str(eager.value).splitlines()[0] in str(own.value)
         torch.testing.assert_close(run(x, good[0]), step(x, good[0]))
+
+
+def gradient_by(function):
+    """Of a map, where the gradient that comes in lies in the order of its dims."""
+
+    def step(x):
+        x = x.detach().requires_grad_()
+        y = function(x)
+        return torch.autograd.grad(y, x, torch.ones(y.shape))[0]
+
+    return step
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x: x.masked_fill(x > 0, 1.0),
+        lambda x: torch.pow(2.0, x),
+        gradient_by(F.relu),
+        gradient_by(F.hardswish),
+        gradient_by(F.elu),
+        gradient_by(lambda x: F.threshold(x, 0.1, 0.2)),
+    ],
+    ids=["masked_fill", "pow", "relu", "hardswish", "elu", "threshold"],
+)
+def test_an_order_that_comes_later_gives_the_strides_of_eager(step, numerics):
+    run = lockstep.function(step, when="always", numerics=numerics)
+    for _ in range(3):
+        run(torch.randn(5, 70))
+    for x in (torch.randn(8, 3).t(), torch.randn(9, 4).t(), torch.randn(1, 6)[:, ::2].t()):
+        own, eager = run(x), step(x)
+        assert own.stride() == eager.stride()
+        torch.testing.assert_close(own, eager)
