@@ -167,9 +167,6 @@ uint32_t allowed_ways(const Tensor& left, const Tensor& right, bool has_bias, in
   return ways;
 }
 
-// Beyond the result.
-size_t needs_nothing(int, size_t) { return 0; }
-
 template <class Eager>
 Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias, Eager eager) {
   const int64_t work = left.numel() * right.size(1);

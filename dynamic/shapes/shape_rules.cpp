@@ -115,19 +115,15 @@ std::optional<Results> of_same_size(const Asked& asked) {
   if (!has_standard_strides(asked.inputs[0]) || !asked.is_fixed_from(1)) return std::nullopt;
   return Results{asked.inputs[0].sizes};
 }
-// Results as large as the first tensor; so are the others, or they are repeated to that (the weight of prelu). Dims of one
-// element keep their strides in some of them only.
+// Results as large as the first tensor; so are the others, or they are repeated to that (the weight of prelu).
 std::optional<Results> of_alike(const Asked& asked) {
   const auto& first = asked.inputs[0];
-  const auto is_exact = [](const Layout& layout) {
-    return layout.sizes.empty() || at::IntArrayRef(layout.strides) == at::IntArrayRef(c10::contiguous_strides(layout.sizes));
-  };
-  if (!is_exact(first) || !asked.has_elements()) return std::nullopt;
+  if (!has_standard_strides(first) || !asked.has_elements()) return std::nullopt;
   for (size_t a = 0; a < asked.args.size(); ++a)  // some numbers are refused
     if (asked.varies[a] && asked.known.op->args[a].kind != ArgKind::kTensor) return std::nullopt;
   for (const auto& input : asked.inputs) {
     if (!input.is_defined()) return std::nullopt;
-    if (input.sizes == first.sizes && is_exact(input)) continue;
+    if (input.sizes == first.sizes && has_standard_strides(input)) continue;
     const bool is_repeated = &input == &asked.inputs.back() && input.sizes != first.sizes;
     if (!is_repeated || !at::is_expandable_to(input.sizes, first.sizes)) return std::nullopt;
   }
