@@ -1,7 +1,8 @@
-// Sources: for 256 bits the reduction and polynomial of exp are those of SLEEF's expf (N. Shibata, F. Petrogalli, "SLEEF:
-// A Portable Vectorized Library of C Standard Mathematical Functions"); erf and tanh are split where their series ends, as
-// in N. Juffa's published float32 versions. Tables follow P. Tang's exp (1989), where a lookup costs a cycle. Every bound is
-// checked by tests/dynamic/jit_math_test.cpp.
+// Sources: for 256 bits the argument of exp is reduced as in SLEEF's expf (N. Shibata, F. Petrogalli, "SLEEF: A Portable
+// Vectorized Library of C Standard Mathematical Functions"); erf and tanh are split where their series ends, as in
+// N. Juffa's published float32 versions. Polynomials are the best ones in relative error, fitted by Lawson's iteration.
+// Tables follow P. Tang's exp (1989), where a lookup costs a cycle. Every bound is checked by
+// tests/dynamic/jit_math_test.cpp.
 #include "dynamic/jit/inline_math.h"
 
 #include <llvm/IR/IRBuilder.h>
@@ -34,68 +35,100 @@ struct FloatCode {
   Value* at_least(Value* x, double bound) {
     return b.CreateSelect(b.CreateFCmpOGT(number(bound), x), number(bound), x);
   }
-  // c0 + x (c1 + x (c2 + ...))
-  Value* polynomial(Value* x, std::initializer_list<double> high_to_low) {
-    Value* sum = nullptr;
-    for (double coefficient : high_to_low) sum = sum ? fma(sum, x, number(coefficient)) : number(coefficient);
-    return sum;
-  }
 };
 
 constexpr double kLog2E = 1.442695040888963407;
 constexpr double kLn2High = 0.693145751953125, kLn2Low = 1.428606765330187045e-06;
 
-// ---- AVX2: polynomials alone
+// ---- AVX2: polynomials alone, in pairs (Estrin): what counts is how long one vector takes, since few fit the processor's
+// queue at a time
 
-// p * 2^n with one rounding; n is whole and between -151 and 130.
-Value* scale(FloatCode& f, Value* p, Value* n) {
-  auto& b = f.b;
-  llvm::Type* whole = llvm::FixedVectorType::get(b.getInt32Ty(), kLanes);
-  auto power = [&](Value* exponent) {
-    Value* bits =
-        b.CreateShl(b.CreateAdd(exponent, llvm::ConstantInt::get(whole, 127)), llvm::ConstantInt::get(whole, 23));
-    return b.CreateBitCast(bits, f.type);
-  };
-  Value* exponent = b.CreateFreeze(b.CreateFPToSI(n, whole));
-  Value* half = b.CreateAShr(exponent, llvm::ConstantInt::get(whole, 1));
-  return b.CreateFMul(b.CreateFMul(p, power(half)), power(b.CreateSub(exponent, half)));
+llvm::Type* whole_numbers(FloatCode& f) { return llvm::FixedVectorType::get(f.b.getInt32Ty(), kLanes); }
+Value* bits_of(FloatCode& f, Value* x) { return f.b.CreateBitCast(x, whole_numbers(f)); }
+
+// Whole numbers stand in the last bits of a float of this size.
+constexpr double kWhole = 1.5 * (1 << 23);
+constexpr int kExponentBits = 23, kBias = 127;
+
+// 2^n, where the last bits of `shifted` are n + 127.
+Value* power_of_bits(FloatCode& f, Value* shifted) {
+  return f.b.CreateBitCast(f.b.CreateShl(shifted, llvm::ConstantInt::get(whole_numbers(f), kExponentBits)), f.type);
 }
 
+// c0 + x (c1 + x (c2 + ...)), from low to high.
+Value* in_pairs(FloatCode& f, Value* x, Value* square, llvm::ArrayRef<double> coefficients) {
+  Value* sum = nullptr;
+  for (size_t i = (coefficients.size() - 1) / 2 * 2 + 2; i >= 2; i -= 2) {
+    const bool is_single = i - 1 == coefficients.size();
+    Value* pair = is_single ? f.number(coefficients[i - 2])
+                            : f.fma(x, f.number(coefficients[i - 1]), f.number(coefficients[i - 2]));
+    sum = sum ? f.fma(sum, square, pair) : pair;
+  }
+  return sum;
+}
+
+struct ReducedExp {
+  Value* mantissa;  // e^r
+  Value* shifted;   // with n plus what was asked for in its last bits
+};
+// e^x is e^r 2^n.
+ReducedExp reduce_exp(FloatCode& f, Value* x, int added) {
+  auto& b = f.b;
+  Value* whole = f.number(kWhole + added);
+  Value* shifted = f.fma(x, f.number(kLog2E), whole);
+  Value* n = b.CreateFSub(shifted, whole);
+  Value* r = f.fma(n, f.number(-kLn2Low), f.fma(n, f.number(-kLn2High), x));
+  Value* square = b.CreateFMul(r, r);
+  constexpr double kRest[] = {0.4999999403953552, 0.1666651964187622, 0.041668400168418884, 0.00836885068565607,
+                              0.0013814320554956794};
+  Value* q = f.fma(in_pairs(f, r, square, kRest), square, r);
+  return {b.CreateFAdd(q, f.number(1)), bits_of(f, shifted)};
+}
+
+// The power in two steps, of which the second rounds: what is too large or too small comes out right.
 Value* emit_exp(FloatCode& f, Value* x) {
   auto& b = f.b;
-  x = f.at_least(f.at_most(x, 89.5), -104.5);
-  Value* n = b.CreateUnaryIntrinsic(llvm::Intrinsic::roundeven, b.CreateFMul(x, f.number(kLog2E)));
-  Value* r = f.fma(n, f.number(-kLn2High), x);
-  r = f.fma(n, f.number(-kLn2Low), r);
-  Value* p = f.polynomial(r, {0.000198527617612853646278381, 0.00139304355252534151077271, 0.00833336077630519866943359,
-                              0.0416664853692054748535156, 0.166666671633720397949219, 0.5, 1.0, 1.0});
-  return scale(f, p, n);
+  const auto [mantissa, shifted] = reduce_exp(f, f.at_least(f.at_most(x, 89.5), -104.5), 2 * kBias);
+  Value* half = b.CreateLShr(shifted, llvm::ConstantInt::get(whole_numbers(f), 1));
+  Value* once = b.CreateFMul(mantissa, power_of_bits(f, half));
+  return b.CreateFMul(once, power_of_bits(f, b.CreateSub(shifted, half)));
 }
 
+// Of -87 to 88.
+Value* emit_moderate_exp(FloatCode& f, Value* x) {
+  const auto [mantissa, shifted] = reduce_exp(f, x, kBias);
+  return f.b.CreateFMul(mantissa, power_of_bits(f, shifted));
+}
+
+// Near zero x + x P(x^2); from there on 1 - 2^(t Q(t)), where log2 of what is left of 1 is nearly a straight line.
 Value* emit_erf(FloatCode& f, Value* x) {
   auto& b = f.b;
+  constexpr double kNear[] = {0.12837915122509003,   -0.3761248290538788,  0.11281704902648926,
+                              -0.02676253952085972, 0.004987142514437437, -0.0005959857953712344};
+  constexpr double kFar[] = {-1.62809419631958,   -0.9171749949455261,    -0.15182405710220337,
+                             0.032999295741319656, -0.004630610346794128, 0.0003077806904911995};
+  constexpr double kPower[] = {1.0, 0.6931470036506653, 0.24022239446640015, 0.0555073618888855, 0.009671725332736969,
+                               0.0013264453737065196};
   Value* t = f.at_most(f.fabs(x), 4.5);
   Value* s = b.CreateFMul(t, t);
-  Value* high = f.fma(f.number(-1.72853470e-5), t, f.number(3.83197126e-4));
-  high = f.fma(high, s, f.fma(f.number(-3.88396438e-3), t, f.number(2.42546219e-2)));
-  high = f.fma(high, t, f.number(-1.06777877e-1));
-  high = f.fma(high, t, f.number(-6.34846687e-1));
-  high = f.fma(high, t, f.number(-1.28717512e-1));
-  high = f.fma(high, t, b.CreateFNeg(t));
-  Value* far = f.copysign(b.CreateFSub(f.number(1), emit_exp(f, high)), x);
-  Value* low =
-      f.polynomial(s, {-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1});
-  return b.CreateSelect(b.CreateFCmpOGT(t, f.number(0.927734375)), far, f.fma(low, x, x));
+  Value* logarithm = b.CreateFMul(in_pairs(f, t, s, kFar), t);
+  Value* whole = f.number(kWhole + kBias);
+  Value* shifted = b.CreateFAdd(logarithm, whole);
+  Value* rest = b.CreateFSub(logarithm, b.CreateFSub(shifted, whole));
+  Value* power = in_pairs(f, rest, b.CreateFMul(rest, rest), kPower);
+  Value* far = b.CreateFSub(f.number(1), b.CreateFMul(power, power_of_bits(f, bits_of(f, shifted))));
+  Value* near = f.fma(in_pairs(f, s, b.CreateFMul(s, s), kNear), t, t);
+  return f.copysign(b.CreateSelect(b.CreateFCmpOGT(t, f.number(0.927734375)), far, near), x);
 }
 
 Value* emit_tanh(FloatCode& f, Value* x) {
   auto& b = f.b;
+  constexpr double kNear[] = {-3.33327681e-1, 1.33152470e-1, -5.23025580e-2, 1.57394409e-2};
   Value* t = f.at_most(f.fabs(x), 10);
-  Value* e = emit_exp(f, b.CreateFAdd(t, t));
+  Value* e = emit_moderate_exp(f, b.CreateFAdd(t, t));
   Value* far = b.CreateFSub(f.number(1), b.CreateFDiv(f.number(2), b.CreateFAdd(e, f.number(1))));
   Value* s = b.CreateFMul(t, t);
-  Value* low = f.polynomial(s, {1.57394409e-2, -5.23025580e-2, 1.33152470e-1, -3.33327681e-1});
-  Value* near = f.fma(b.CreateFMul(low, s), t, t);
+  Value* near = f.fma(b.CreateFMul(in_pairs(f, s, b.CreateFMul(s, s), kNear), s), t, t);
   return f.copysign(b.CreateSelect(b.CreateFCmpOGT(t, f.number(0.599609375)), far, near), x);
 }
 
@@ -105,11 +138,6 @@ constexpr int kNearest = 4;  // the rounding mode that is set
 
 Value* lanes_of(FloatCode& f, const float* values) {
   return llvm::ConstantDataVector::get(f.b.getContext(), llvm::ArrayRef<float>(values, kLanes));
-}
-
-// Bits of whole numbers in the mantissa, if the sum's last bit is worth one of what counts.
-Value* bits_of(FloatCode& f, Value* x) {
-  return f.b.CreateBitCast(x, llvm::FixedVectorType::get(f.b.getInt32Ty(), kLanes));
 }
 
 Value* look_up(FloatCode& f, const std::array<float, PowerTable::kCount>& table, Value* index) {
@@ -142,7 +170,6 @@ Value* emit_exp_by_table(FloatCode& f, Value* x) {
 // Past the last interval the function is 1.
 Value* emit_odd_by_table(FloatCode& f, const FunctionTable& table, Value* x) {
   auto& b = f.b;
-  constexpr double kWhole = 1.5 * (1 << 23);
   Value* t = f.at_most(f.fabs(x), table.step * (FunctionTable::kIntervals - 0.53125));
   Value* shifted = f.fma(t, f.number(1 / table.step), f.number(kWhole));
   Value* index = bits_of(f, shifted);
