@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 
+#include "dynamic/fusion/bfloat16.h"
 #include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/hidden_layout.h"
 
@@ -33,6 +34,12 @@ bool computes_in_result_type(const Layout& input, const Layout& target) {
 }
 
 bool is_plain(const Layout& layout) { return jit_type(layout.dtype) && !layout.conj && !layout.neg; }
+
+bool is_bfloat16(const Layout& layout) { return layout.is_defined() && layout.dtype == c10::ScalarType::BFloat16; }
+bool has_bfloat16(const graph::Signature& signature) {
+  return std::any_of(signature.inputs.begin(), signature.inputs.end(), &is_bfloat16) ||
+         std::any_of(signature.outputs.begin(), signature.outputs.end(), &is_bfloat16);
+}
 
 constexpr size_t kMaxRank = 8;
 constexpr int64_t kShortestRow = 8;  // worth a vector
@@ -111,6 +118,7 @@ FusionFacts find_facts(const Event& event) {
   }
   if ((facts.written >= 0) == !signature.outputs.empty()) return facts;
   facts.total = total_of(*row, event);
+  if (has_bfloat16(signature) && (facts.total != jit::Total::kNone || !bfloat16_rule(op).is_once)) return facts;
   const bool has_totals_alone = facts.total != jit::Total::kNone && row->first_total == 0;
   const auto& read = facts.written >= 0 ? signature.inputs[facts.written] : signature.inputs[0];
   facts.target = facts.written >= 0 || has_totals_alone ? &read : &signature.outputs[0];

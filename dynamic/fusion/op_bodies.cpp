@@ -66,7 +66,7 @@ void pow_scalar(OpBody& b) {
   if (exponent == -0.5) return b.finish(b.unary(Op::k_rsqrt, x));
   if (exponent == -1) return b.finish(b.unary(Op::k_reciprocal, x));
   if (exponent == -2) return b.finish(b.unary(Op::k_reciprocal, b.mul(x, x)));
-  b.finish(b.binary(Op::k_pow, x, b.number(exponent)));
+  b.finish(b.binary(Op::k_pow, x, b.static_scalar(1)));
 }
 void pow_of_scalar(OpBody& b) { b.finish(b.binary(Op::k_pow, b.scalar(0), b.in(0))); }
 
@@ -327,7 +327,8 @@ const OpRow* find_row(std::string_view name) {
   return nullptr;
 }
 
-// Without its namespace; out of place.
+}  // namespace
+
 std::string name_of_row(const graph::OpInfo& op) {
   std::string_view name = op.name;
   name.remove_prefix(name.find(':') + 2);
@@ -336,8 +337,6 @@ std::string name_of_row(const graph::OpInfo& op) {
   if (base.ends_with('_')) base.pop_back();
   return dot == name.npos ? base : base + std::string(name.substr(dot));
 }
-
-}  // namespace
 
 int last_dim_of_first(const Event& event) { return static_cast<int>(event.signature->inputs[0].sizes.size()) - 1; }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Reduction.h>
 
+#include "dynamic/fusion/bfloat16.h"
+
 namespace lockstep::dynamic {
 
 std::optional<jit::DType> jit_type(c10::ScalarType type) {
@@ -14,16 +16,35 @@ std::optional<jit::DType> jit_type(c10::ScalarType type) {
     case ScalarType::Short: return DType::kInt16;
     case ScalarType::Int: return DType::kInt32;
     case ScalarType::Long: return DType::kInt64;
+    case ScalarType::BFloat16: return DType::kBFloat16;
     case ScalarType::Float: return DType::kFloat32;
     case ScalarType::Double: return DType::kFloat64;
     default: return std::nullopt;
   }
 }
 
-jit::DType OpBody::type() const {
+jit::DType OpBody::common_type() const {
   if (target_.dtype == c10::ScalarType::Bool && !event_.signature->inputs.empty() && event_.signature->inputs[0].is_defined())
     return *jit_type(event_.signature->inputs[0].dtype);
   return *jit_type(target_.dtype);
+}
+
+jit::DType OpBody::type() const {
+  const auto common = common_type();
+  return common == jit::DType::kBFloat16 ? jit::DType::kFloat32 : common;
+}
+
+// PyTorch makes all operands of the common type, before it computes in float32: but for numbers of some ops.
+bool OpBody::rounds_operand(int operand) const {
+  if (common_type() != jit::DType::kBFloat16) return false;
+  const auto& layout = event_.signature->inputs[operand];
+  const bool is_number = layout.wrapped_number || layout.sizes.empty();
+  return layout.dtype != c10::ScalarType::BFloat16 && layout.dtype != c10::ScalarType::Bool &&
+         !(is_number && bfloat16_rule(event_.op()).unrounded_operands >> operand & 1);
+}
+
+OpBody::Value OpBody::rounded(Value value) {
+  return spec_.cast(spec_.cast(value, jit::DType::kBFloat16), jit::DType::kFloat32);
 }
 
 OpBody::Value OpBody::in_own_type(int operand) {
@@ -33,12 +54,25 @@ OpBody::Value OpBody::in_own_type(int operand) {
 }
 
 OpBody::Value OpBody::in(int operand) {
-  if (event_.operands[operand].direct.defined()) return use_scalar_({index_, -1, operand, type()});
-  const Value value = read_(operand);
-  return spec_.type_of(value) == type() ? value : spec_.cast(value, type());
+  const bool is_number = event_.operands[operand].direct.defined();
+  Value value = is_number ? use_scalar_({index_, -1, operand, type()}) : read_(operand);
+  if (spec_.type_of(value) != type() && !rounds_operand(operand)) return spec_.cast(value, type());
+  return rounds_operand(operand) ? rounded(value) : value;
 }
 
-OpBody::Value OpBody::scalar(int argument) { return use_scalar_({index_, argument, -1, type()}); }
+bool OpBody::rounds_arguments() const {
+  return common_type() == jit::DType::kBFloat16 && bfloat16_rule(event_.op()).rounds_arguments;
+}
+
+OpBody::Value OpBody::scalar(int argument) {
+  const Value value = use_scalar_({index_, argument, -1, type()});
+  return rounds_arguments() ? rounded(value) : value;
+}
+
+OpBody::Value OpBody::static_scalar(int argument) {
+  const Value value = number(event_.args[argument].toScalar().toDouble());
+  return rounds_arguments() ? rounded(value) : value;
+}
 
 jit::Total total_of(const OpRow& row, const Event& event) {
   if (row.reduction < 0) return row.total;

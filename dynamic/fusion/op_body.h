@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -39,7 +40,8 @@ class OpBody {
         read_(std::move(read)), write_(std::move(write)), use_scalar_(std::move(use_scalar)) {}
 
   jit::KernelSpec& spec() { return spec_; }
-  // The type that the op computes in: of its result, or of its first operand where the result is a truth value.
+  // The type that the op computes in: of its result, or of its first operand where the result is a truth value; float32
+  // for bfloat16.
   jit::DType type() const;
   bool is_floating() const { return jit::is_floating(type()); }
   // Tensor argument number i of those that are tensors, in the type that is computed in.
@@ -50,6 +52,8 @@ class OpBody {
   Value scalar(int argument);
   // The argument itself: what the key of the kernel knows (constants; scalars that the row calls static).
   const c10::IValue& argument(int position) const { return event_.args[position]; }
+  // A scalar argument whose value the kernel is made for.
+  Value static_scalar(int argument);
   Value number(double value) { return spec_.constant(type(), value); }
   // A number that follows from the sizes: not a part of the kernel, which serves all of them.
   Value number_of_sizes(double value) { return use_scalar_({index_, -1, -1, type(), value}); }
@@ -77,6 +81,10 @@ class OpBody {
   void finish(int result, Value value);
 
  private:
+  jit::DType common_type() const;  // before bfloat16 became float32
+  bool rounds_operand(int operand) const;
+  bool rounds_arguments() const;
+  Value rounded(Value value);
   Value fold(jit::ReduceKind kind, Value value) {
     return spec_.reduce(kind, value, {static_cast<int>(spec_.sizes.size()) - 1});
   }
@@ -105,6 +113,8 @@ struct OpRow {
 };
 using OpRows = std::unordered_map<std::string_view, OpRow>;
 
+// Without its namespace; out of place.
+std::string name_of_row(const graph::OpInfo& op);
 // Null where the op is not written down.
 const OpRow* find_op_row(const graph::OpInfo& op);
 // What the results of this call hold.

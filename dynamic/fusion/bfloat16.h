@@ -1,0 +1,18 @@
+// What PyTorch's kernels do with bfloat16, op by op: most compute in float32 and round once, so that a body of ours does
+// the same and stores what is rounded. They differ in numbers.
+#pragma once
+
+#include <cstdint>
+
+#include "graph/op_info.h"
+
+namespace lockstep::dynamic {
+
+struct Bfloat16Rule {
+  bool is_once = false;            // computed in float32, and rounded once; else there is no body of ours
+  bool rounds_arguments = false;   // scalar arguments become bfloat16 first
+  uint8_t unrounded_operands = 0;  // mask: numbers there, and tensors of no dims, stay as wide as they are
+};
+Bfloat16Rule bfloat16_rule(const graph::OpInfo& op);
+
+}  // namespace lockstep::dynamic
