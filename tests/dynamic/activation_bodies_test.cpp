@@ -2,6 +2,8 @@
 // values, in each type.
 #include <functional>
 #include <sstream>
+#include <string>
+#include <unordered_set>
 
 #include "tests/support/body_case.h"
 
@@ -264,7 +266,7 @@ TEST(ActivationBodies, SpecialValues) {
 TEST(ActivationBodies, OtherTypesAreLeftAlone) {
   for (const auto& row : all_rows()) {
     auto in = random_inputs({16, 80}, at::kFloat);
-    for (auto* one : {&in.x, &in.y, &in.z, &in.share}) *one = one->to(at::kBFloat16);
+    for (auto* one : {&in.x, &in.y, &in.z, &in.share}) *one = one->to(at::kHalf);
     EXPECT_FALSE(is_taken(row.op, row.make(in))) << row.op;
   }
   const auto whole = at::randint(-5, 5, {4, 80}, at::kLong), small = at::rand({4, 8}), doubles = at::rand({4, 80}, at::kDouble);
@@ -276,6 +278,21 @@ TEST(ActivationBodies, OtherTypesAreLeftAlone) {
   EXPECT_FALSE(is_taken("aten::mse_loss", {x, doubles, kMean}));
   EXPECT_FALSE(is_taken("aten::mse_loss", {small, small, kMean})) << "rows too short for a total of ours";
   EXPECT_TRUE(is_taken("aten::mse_loss", {small, small, kNoReduction}));
+}
+
+TEST(ActivationBodies, Bfloat16IsLeftAloneWherePyTorchRoundsInBetween) {
+  const std::unordered_set<std::string> rounded_in_between = {
+      "logit", "nan_to_num", "nan_to_num_", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss",
+      "huber_loss_backward", "binary_cross_entropy_backward", "binary_cross_entropy_with_logits"};
+  int taken = 0;
+  for (const auto& row : all_rows()) {
+    auto in = random_inputs({16, 80}, at::kFloat);
+    for (auto* one : {&in.x, &in.y, &in.z, &in.share}) *one = one->to(at::kBFloat16);
+    const std::string op = row.op, name = op.substr(op.find(':') + 2), base = name.substr(0, name.find('.'));
+    EXPECT_EQ(is_taken(row.op, row.make(in)), !rounded_in_between.contains(base)) << row.op;
+    taken += !rounded_in_between.contains(base);
+  }
+  EXPECT_GT(taken, 20);
 }
 
 }  // namespace
