@@ -137,7 +137,7 @@ Case softmax(const at::Tensor& x, bool streams) {
   p.spec.sizes = {n, m};
   int xb = p.add(x, {m, 1}, Access::kIn), yb = p.add(y, {m, 1}, Access::kOut, streams);
   ValueId v = p.spec.load(xb);
-  ValueId e = p.spec.unary(Op::k_exp, p.sub(v, p.spec.reduce(ReduceKind::kMax, v, {1})));
+  ValueId e = p.spec.unary(Op::k_exp_nonpositive, p.sub(v, p.spec.reduce(ReduceKind::kMax, v, {1})));
   p.spec.store(yb, p.mul(e, p.div(p.number(1), p.sum(e, {1}))));
   return {"softmax", 8.0 * n * m, p, [=] { at::_softmax(x, 1, false); }};
 }

@@ -145,14 +145,14 @@ int last_dim(const Event& event) {
 // The sum is nan, or at least 1 and at most the row's size: its inverse rounds once and does not overflow.
 Value shares_of_row(OpBody& b, Value powers) { return b.mul(powers, b.div(b.number(1), b.sum_of_row(powers))); }
 void softmax(OpBody& b) {
-  const Value x = b.in(0), powers = b.unary(Op::k_exp, b.sub(x, b.largest_of_row(x)));
+  const Value x = b.in(0), powers = b.unary(Op::k_exp_nonpositive, b.sub(x, b.largest_of_row(x)));
   b.finish(shares_of_row(b, powers));
 }
 // Rows that are masked altogether are zero.
 void safe_softmax(OpBody& b) {
   const Value x = b.in(0), zero = b.number(0), largest = b.largest_of_row(x);
   const Value is_masked = b.binary(Op::k_eq, largest, b.number(-INFINITY));
-  const Value powers = b.unary(Op::k_exp, b.sub(x, largest));
+  const Value powers = b.unary(Op::k_exp_nonpositive, b.sub(x, largest));
   b.finish(b.where(is_masked, zero, shares_of_row(b, powers)));
 }
 void softmax_backward(OpBody& b) {
@@ -161,7 +161,7 @@ void softmax_backward(OpBody& b) {
 }
 void log_softmax(OpBody& b) {
   const Value x = b.in(0), below = b.sub(x, b.largest_of_row(x));
-  b.finish(b.sub(below, b.unary(Op::k_log, b.sum_of_row(b.unary(Op::k_exp, below)))));
+  b.finish(b.sub(below, b.unary(Op::k_log, b.sum_of_row(b.unary(Op::k_exp_nonpositive, below)))));
 }
 void log_softmax_backward(OpBody& b) {
   const Value gradient = b.in(0);

@@ -94,6 +94,14 @@ Value* emit_exp(FloatCode& f, Value* x) {
   return b.CreateFMul(once, power_of_bits(f, b.CreateSub(shifted, half)));
 }
 
+// Nothing is too large, and all is lifted alike on the way.
+Value* emit_exp_nonpositive(FloatCode& f, Value* x) {
+  constexpr int kLift = 64;
+  const auto [mantissa, shifted] = reduce_exp(f, f.at_least(x, -104.5), kBias + kLift);
+  Value* lifted = f.b.CreateFMul(mantissa, power_of_bits(f, shifted));
+  return f.b.CreateFMul(lifted, f.number(0x1p-64));
+}
+
 // Of -87 to 88.
 Value* emit_moderate_exp(FloatCode& f, Value* x) {
   const auto [mantissa, shifted] = reduce_exp(f, x, kBias);
@@ -201,12 +209,13 @@ Value* try_emit_inline(CodeContext& code, Op op, Value* x) {
   FloatCode f(code, x);
   if (!f.type->getScalarType()->isFloatTy()) return nullptr;
   if (code.target.is_wide) {
-    if (op == Op::k_exp) return emit_exp_by_table(f, x);
+    if (op == Op::k_exp || op == Op::k_exp_nonpositive) return emit_exp_by_table(f, x);
     if (op == Op::k_erf) return emit_odd_by_table(f, erf_table(), x);
     if (op == Op::k_tanh) return emit_odd_by_table(f, tanh_table(), x);
     return nullptr;
   }
   if (op == Op::k_exp) return emit_exp(f, x);
+  if (op == Op::k_exp_nonpositive) return emit_exp_nonpositive(f, x);
   if (op == Op::k_erf) return emit_erf(f, x);
   if (op == Op::k_tanh) return emit_tanh(f, x);
   return nullptr;

@@ -76,7 +76,7 @@ Value* call_scalar(CodeContext& code, const char* function, std::initializer_lis
 Value* emit_sigmoid(CodeContext& code, Value* x) {
   auto& b = code.builder;
   Value* one = llvm::ConstantFP::get(x->getType(), 1.0);
-  Value* e = emit_math_unary(code, Op::k_exp, b.CreateFNeg(b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x)));
+  Value* e = emit_math_unary(code, Op::k_exp_nonpositive, b.CreateFNeg(b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x)));
   Value* zero = llvm::Constant::getNullValue(x->getType());
   const double lowest = is_double(x) ? -709.782712893384 : -88.72283172607422;  // of what exp(-x) is finite for
   e = b.CreateSelect(b.CreateFCmpOLT(x, llvm::ConstantFP::get(x->getType(), lowest)), zero, e);
@@ -117,7 +117,7 @@ std::vector<MathSymbol> find_symbols() {
 Value* emit_math_unary(CodeContext& code, Op op, Value* x) {
   if (op == Op::k_sigmoid) return emit_sigmoid(code, x);
   if (Value* value = try_emit_inline(code, op, x)) return value;
-  return call_vector(code, row_of(op).name, {x});
+  return call_vector(code, op == Op::k_exp_nonpositive ? "exp" : row_of(op).name, {x});
 }
 
 Value* emit_math_binary(CodeContext& code, Op op, Value* x, Value* y) {

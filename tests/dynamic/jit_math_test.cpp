@@ -153,6 +153,15 @@ TEST(JitMath, Float64IsWithinFourUnits) {
   }
 }
 
+TEST(JitMath, ExpOfNonpositiveIsExp) {
+  for (auto choice : {TargetChoice::kHost, TargetChoice::kAvx2}) {
+    for (const at::Tensor& points : {make_points<float>(1000000, 19), make_points<double>(200000, 19)}) {
+      const at::Tensor x = -points.abs();
+      EXPECT_TRUE(has_same_bits(run_op(Op::k_exp_nonpositive, {x}, choice), run_op(Op::k_exp, {x}, choice)));
+    }
+  }
+}
+
 TEST(JitMath, ZerosKeepTheirSign) {
   at::Tensor zeros = at::full({3}, -0.0);
   for (Op op : {Op::k_expm1, Op::k_log1p, Op::k_tanh, Op::k_erf, Op::k_sin, Op::k_floor, Op::k_round, Op::k_trunc}) {
