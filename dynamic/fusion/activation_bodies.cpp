@@ -213,7 +213,7 @@ void gelu_backward(OpBody& b) {
 
 bool has_bound(const Event& event) {
   const double bound = number_at(event, 1);
-  return bound >= 0 && bound <= std::numeric_limits<float>::max();
+  return bound >= 0 && std::isfinite(bound) && is_number_of_result(event, 1);
 }
 // A depth and its inverse that are numbers of float32.
 bool has_depth(const Event& event) {

@@ -32,6 +32,8 @@ inline bool keeps_type(const Event& event) {
 }
 
 inline double number_at(const Event& event, int argument) { return event.args[argument].toScalar().toDouble(); }
+// Whether a number that the kernel is made for fits the type of what is computed; for others this is asked at each run.
+bool is_number_of_result(const Event& event, int argument);
 // A row whose kernel in PyTorch refuses some numbers.
 inline OpRow with_numbers(OpRow row, bool (*takes_numbers)(const Event&)) {
   row.takes_numbers = takes_numbers;

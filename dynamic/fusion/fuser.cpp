@@ -24,11 +24,8 @@ constexpr size_t kMaxPlans = 1 << 14;
 bool is_in_range(const c10::Scalar& scalar, jit::DType type) {
   if (scalar.isComplex() || (scalar.isBoolean() && type != jit::DType::kBool)) return false;
   if (jit::is_floating(type)) {
-    const double most = type == jit::DType::kFloat64   ? std::numeric_limits<double>::max()
-                        : type == jit::DType::kFloat16 ? 65504.0
-                                                       : std::numeric_limits<float>::max();
     const double value = scalar.toDouble();
-    return !std::isfinite(value) || std::abs(value) <= most;
+    return !std::isfinite(value) || std::abs(value) <= largest_of(type);
   }
   const int bits = static_cast<int>(8 * jit::bytes_of(type));
   if (scalar.isFloatingPoint()) return std::abs(scalar.toDouble()) < std::ldexp(1.0, bits - 1);
@@ -42,7 +39,7 @@ std::optional<jit::ScalarValue> scalar_value(const Event& event, const ScalarUse
   const c10::Scalar scalar = use.argument >= 0  ? event.args[use.argument].toScalar()
                              : use.operand >= 0 ? event.operands[use.operand].direct.item()
                                                 : c10::Scalar(use.number);
-  if (!is_in_range(scalar, use.type)) return std::nullopt;
+  if (!is_in_range(scalar, use.range)) return std::nullopt;
   jit::ScalarValue value{};
   if (!jit::is_floating(use.type)) {
     value.whole = scalar.to<int64_t>();

@@ -68,6 +68,7 @@ void pow_scalar(OpBody& b) {
   if (exponent == -2) return b.finish(b.unary(Op::k_reciprocal, b.mul(x, x)));
   b.finish(b.binary(Op::k_pow, x, b.static_scalar(1)));
 }
+bool has_exponent(const Event& event) { return is_number_of_result(event, 1); }
 void pow_of_scalar(OpBody& b) { b.finish(b.binary(Op::k_pow, b.scalar(0), b.in(0))); }
 
 void frac(OpBody& b) {
@@ -99,6 +100,13 @@ void masked_fill_scalar(OpBody& b) { b.finish(b.where(b.in_own_type(1), b.scalar
 void masked_fill(OpBody& b) { b.finish(b.where(b.in_own_type(1), b.in(2), b.in(0))); }
 bool has_truth_second(const Event& event) {
   return event.signature->inputs[1].dtype == c10::ScalarType::Bool && is_number(event);
+}
+// A value of a wider type may not fit, which PyTorch finds when it runs.
+bool has_truth_and_value(const Event& event) {
+  const auto type = event.signature->inputs[0].dtype, its_type = event.signature->inputs[2].dtype;
+  const bool fits = its_type == type || c10::isIntegralType(its_type, /*includeBool=*/true) ||
+                    c10::elementSize(its_type) < c10::elementSize(type);
+  return fits && has_truth_second(event);
 }
 // Of equals the second operand comes back, which is what is clamped: its zeros keep their signs.
 void clamp(OpBody& b) {
@@ -243,7 +251,7 @@ const OpRows& plain_rows() {
       {"lerp.Tensor", {&lerp_tensor, {}, {}, &computes_in_floats}},
       {"addcmul", {&addcmul, {3}, {}, &computes_in_floats}},
       {"addcdiv", {&addcdiv, {3}, {}, &computes_in_floats}},
-      {"pow.Tensor_Scalar", {&pow_scalar, {}, {1}, &computes_in_floats}},
+      {"pow.Tensor_Scalar", with_numbers({&pow_scalar, {}, {1}, &computes_in_floats}, &has_exponent)},
       {"pow.Tensor_Tensor", {&binary<Op::k_pow>, {}, {}, &computes_in_floats}},
       {"pow.Scalar", {&pow_of_scalar, {0}, {}, &computes_in_floats}},
       {"neg", {&unary<Op::k_neg>, {}, {}, &is_number}},
@@ -272,7 +280,7 @@ const OpRows& plain_rows() {
       {"nan_to_num", {&nan_to_num, {1, 2, 3}, {}, &computes_in_floats}},
       {"where.self", {&where, {}, {}, &has_truth_first}},
       {"masked_fill.Scalar", {&masked_fill_scalar, {2}, {}, &has_truth_second}},
-      {"masked_fill.Tensor", {&masked_fill, {}, {}, &has_truth_second}},
+      {"masked_fill.Tensor", {&masked_fill, {}, {}, &has_truth_and_value}},
       {"clamp", {&clamp, {1, 2}, {}, &computes_in_floats}},
       {"clamp_min", {&clamp_one_side<Op::k_maximum>, {1}, {}, &computes_in_floats}},
       {"clamp_max", {&clamp_one_side<Op::k_minimum>, {1}, {}, &computes_in_floats}},
@@ -338,6 +346,13 @@ std::string name_of_row(const graph::OpInfo& op) {
   return dot == name.npos ? base : base + std::string(name.substr(dot));
 }
 
+bool is_number_of_result(const Event& event, int argument) {
+  const auto& signature = *event.signature;
+  const auto type = jit_type(signature.outputs.empty() ? signature.inputs[0].dtype : signature.outputs[0].dtype);
+  const double number = number_at(event, argument);
+  return type && (!std::isfinite(number) || std::abs(number) <= largest_of(*type));
+}
+
 int last_dim_of_first(const Event& event) { return static_cast<int>(event.signature->inputs[0].sizes.size()) - 1; }
 
 constexpr int64_t kShortestRowOfTotal = 64;  // short ones are better joined, as PyTorch's kernels do
@@ -372,7 +387,8 @@ bool rounds_as_eager(const graph::OpInfo& op) {
   // By name, or by name and overload. Of those in the second part, PyTorch's own vectors and single values differ: in the
   // sign of zero, or on nan.
   static const std::unordered_set<std::string_view> rounded = {
-      "rsub", "lerp", "addcmul", "addcdiv", "pow", "exp", "expm1", "log", "log1p", "log2", "rsqrt", "tanh", "sigmoid",
+      "rsub", "lerp", "addcmul", "addcdiv", "pow", "exp", "expm1", "log", "log1p", "log2", "sqrt", "rsqrt", "tanh",
+      "sigmoid",
       "erf", "sin", "cos", "leaky_relu_backward", "sigmoid_backward", "tanh_backward", "silu", "silu_backward", "gelu",
       "gelu_backward", "_softmax", "_safe_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
       "native_layer_norm", "native_layer_norm_backward", "sum", "mean", "elu", "celu", "elu_backward", "softplus",
@@ -381,7 +397,7 @@ bool rounds_as_eager(const graph::OpInfo& op) {
       "binary_cross_entropy_backward", "binary_cross_entropy_with_logits",
 
       "hardtanh_backward", "hardshrink_backward", "softshrink", "softshrink_backward", "clamp.Tensor",
-      "clamp_min.Tensor", "clamp_max.Tensor"};
+      "clamp_min.Tensor", "clamp_max.Tensor", "maximum", "minimum"};
   const std::string name = name_of_row(op);
   return place->second = !rounded.contains(name) && !rounded.contains(std::string_view(name).substr(0, name.find('.')));
 }

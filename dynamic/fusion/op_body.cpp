@@ -1,6 +1,9 @@
 #include "dynamic/fusion/op_body.h"
 
 #include <ATen/core/Reduction.h>
+#include <c10/util/BFloat16.h>
+
+#include <limits>
 
 #include "dynamic/fusion/bfloat16.h"
 
@@ -23,6 +26,14 @@ std::optional<jit::DType> jit_type(c10::ScalarType type) {
   }
 }
 
+double largest_of(jit::DType type) {
+  switch (type) {
+    case jit::DType::kFloat64: return std::numeric_limits<double>::max();
+    case jit::DType::kBFloat16: return std::numeric_limits<at::BFloat16>::max();
+    default: return std::numeric_limits<float>::max();
+  }
+}
+
 jit::DType OpBody::common_type() const {
   if (target_.dtype == c10::ScalarType::Bool && !event_.signature->inputs.empty() && event_.signature->inputs[0].is_defined())
     return *jit_type(event_.signature->inputs[0].dtype);
@@ -34,11 +45,12 @@ jit::DType OpBody::type() const {
   return common == jit::DType::kBFloat16 ? jit::DType::kFloat32 : common;
 }
 
-// PyTorch makes all operands of the common type, before it computes in float32: but for numbers of some ops.
+// PyTorch makes all operands of the common type, before it computes in float32: but for numbers of some ops, which a
+// tensor of one element is for them as well.
 bool OpBody::rounds_operand(int operand) const {
   if (common_type() != jit::DType::kBFloat16) return false;
   const auto& layout = event_.signature->inputs[operand];
-  const bool is_number = layout.wrapped_number || layout.sizes.empty();
+  const bool is_number = layout.wrapped_number || layout.numel() == 1;
   return layout.dtype != c10::ScalarType::BFloat16 && layout.dtype != c10::ScalarType::Bool &&
          !(is_number && bfloat16_rule(event_.op()).unrounded_operands >> operand & 1);
 }
@@ -55,7 +67,7 @@ OpBody::Value OpBody::in_own_type(int operand) {
 
 OpBody::Value OpBody::in(int operand) {
   const bool is_number = event_.operands[operand].direct.defined();
-  Value value = is_number ? use_scalar_({index_, -1, operand, type()}) : read_(operand);
+  Value value = is_number ? use_scalar_({index_, -1, operand, type(), 0, common_type()}) : read_(operand);
   if (spec_.type_of(value) != type() && !rounds_operand(operand)) return spec_.cast(value, type());
   return rounds_operand(operand) ? rounded(value) : value;
 }
@@ -65,7 +77,7 @@ bool OpBody::rounds_arguments() const {
 }
 
 OpBody::Value OpBody::scalar(int argument) {
-  const Value value = use_scalar_({index_, argument, -1, type()});
+  const Value value = use_scalar_({index_, argument, -1, type(), 0, common_type()});
   return rounds_arguments() ? rounded(value) : value;
 }
 

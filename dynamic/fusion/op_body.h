@@ -14,6 +14,7 @@
 namespace lockstep::dynamic {
 
 std::optional<jit::DType> jit_type(c10::ScalarType type);
+double largest_of(jit::DType type);  // of a floating type
 
 // A scalar that is given at each run: a scalar argument, a number that the argument parser wrapped into a tensor, or one
 // that follows from the sizes.
@@ -23,6 +24,7 @@ struct ScalarUse {
   int operand = -1;   // or of the event
   jit::DType type = jit::DType::kFloat32;
   double number = 0;  // where it is neither
+  jit::DType range = type;  // one that does not fit is left to PyTorch's kernel
 };
 
 // What a row sees of its op. Reading an operand gives its value as the ops before it in the group left it.

@@ -35,6 +35,9 @@ CASES = {
     "mul_single": (lambda x: x * torch.tensor(0.1), (EVERY,)),
     "mul_single_first": (lambda x: torch.tensor(0.1) * x, (EVERY,)),
     "mul_integers": (lambda x, n: x * n, (USUAL, NUMBERS)),
+    "mul_one_integer": (lambda x: x * torch.tensor([257]), (USUAL,)),
+    "mul_one_integer_first": (lambda x: torch.tensor([257]) * x, (USUAL,)),
+    "div_one_integer": (lambda x: x / torch.tensor([[257]]), (USUAL,)),
     "div": (lambda x, y: x / y, (EVERY, MIXED)),
     "div_number": (lambda x: x / 0.1, (EVERY,)),
     "div_single_first": (lambda x: torch.tensor(0.1) / x, (EVERY,)),
@@ -202,6 +205,42 @@ def test_what_rounds_otherwise_is_left_to_pytorch(name):
     function, tensors = EAGER[name]
     own, _ = run(function, tensors)
     torch.testing.assert_close(own, function(*tensors), rtol=0, atol=0, equal_nan=True)
+
+
+# float32 has the number, bfloat16 has not.
+TOO_LARGE = 3.4e38
+REFUSING = {
+    "clamp_min": lambda x, v: x.clamp(min=v),
+    "clamp_max_in_place": lambda x, v: x.clone().clamp_max_(v),
+    "fill": lambda x, v: x.clone().fill_(v),
+    "masked_fill": lambda x, v: x.masked_fill(MASK, v),
+    "masked_fill_double": lambda x, v: x.masked_fill(MASK, torch.tensor(v, dtype=torch.float64)),
+    "masked_fill_float": lambda x, v: x.masked_fill(MASK, torch.tensor(v)),
+    "alpha": lambda x, v: torch.add(x, x, alpha=v),
+    "hardtanh": lambda x, v: F.hardtanh(x, -1.0, v),
+    "threshold": lambda x, v: F.threshold(x, 0.1, v),
+    "hardshrink": lambda x, v: F.hardshrink(x, v),
+    "softshrink": lambda x, v: F.softshrink(x, v),
+    "pow": lambda x, v: x[0, :64] ** v,
+}
+
+
+@pytest.mark.parametrize(
+    ("x", "number"), [(USUAL, TOO_LARGE), (USUAL.float(), 1e39)], ids=["bfloat16", "float32"]
+)
+@pytest.mark.parametrize("name", REFUSING)
+def test_numbers_that_do_not_fit_are_refused(name, x, number):
+    function = REFUSING[name]
+    if x.dtype == torch.float32 and name in ("masked_fill_float", "pow"):
+        pytest.skip("there is no such tensor of float32, or its kernel takes the number")
+    call = lockstep.function(function, when="always", numerics="default", deterministic=True)
+    for _ in range(4):
+        call(x, 0.5)
+    with pytest.raises(RuntimeError) as eager:
+        function(x, number)
+    with pytest.raises(RuntimeError) as own:
+        call(x, number).sum().item()
+    assert str(eager.value) in str(own.value)
 
 
 def train(**options):
