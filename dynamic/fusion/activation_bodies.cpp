@@ -126,7 +126,9 @@ void elu_backward(OpBody& b) {
                                : b.mul(b.mul(steep, depth), b.unary(Op::k_exp, b.mul(known, steepness)));
   b.finish(b.where(is_greater(b, known, b.number(0)), b.mul(gradient, scale), left));
 }
-Value exp_of_distance(OpBody& b, Value x) { return b.unary(Op::k_exp_nonpositive, b.unary(Op::k_neg, b.unary(Op::k_abs, x))); }
+Value exp_of_distance(OpBody& b, Value x) {
+  return b.unary(Op::k_exp_nonpositive, b.unary(Op::k_neg, b.unary(Op::k_abs, x)));
+}
 // log(1 + e^x) is x and log(1 + e^-x) on the right: nothing overflows.
 void softplus(OpBody& b) {
   const Value x = b.in(0), beta = b.scalar(1), steep = b.mul(x, beta);

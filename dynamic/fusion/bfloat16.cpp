@@ -31,9 +31,9 @@ const Names& computed_once() {
 }
 
 const Names& rounding_arguments() {
-  static const Names names = {"add", "sub", "rsub", "pow", "masked_fill", "clamp", "clamp_min", "clamp_max", "eq", "ne",
-                              "lt", "le", "gt", "ge", "fill", "hardtanh", "hardshrink",
-                              "hardshrink_backward", "softshrink_backward"};
+  static const Names names = {
+      "add", "sub", "rsub", "pow", "masked_fill", "clamp", "clamp_min", "clamp_max", "eq", "ne", "lt", "le", "gt", "ge",
+      "fill", "hardtanh", "hardshrink", "hardshrink_backward", "softshrink_backward"};
   return names;
 }
 

@@ -11,7 +11,7 @@ namespace lockstep::dynamic {
 struct Bfloat16Rule {
   bool is_once = false;            // computed in float32, and rounded once; else there is no body of ours
   bool rounds_arguments = false;   // scalar arguments become bfloat16 first
-  uint8_t unrounded_operands = 0;  // mask: numbers there, and tensors of no dims, stay as wide as they are
+  uint8_t unrounded_operands = 0;  // mask: numbers and tensors of one element stay as wide as they are there
 };
 Bfloat16Rule bfloat16_rule(const graph::OpInfo& op);
 

@@ -3,7 +3,6 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "dynamic/kernels/kernel_choice.h"

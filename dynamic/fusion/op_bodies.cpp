@@ -2,7 +2,6 @@
 // LerpKernel.cpp, PointwiseOpsKernel.cpp), and the search for them. Activations and losses have files of their own.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -129,7 +128,7 @@ void clamp_by_tensors(OpBody& b) {
 // What is not said is the largest number there is, as it is for nan zero.
 void nan_to_num(OpBody& b) {
   const Value x = b.in(0);
-  const double most = b.type() == jit::DType::kFloat32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+  const double most = largest_of(b.type());
   const auto given = [&](int position, double otherwise) {
     return b.argument(position).isNone() ? b.number(otherwise) : b.scalar(position);
   };
