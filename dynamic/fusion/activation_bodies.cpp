@@ -126,9 +126,6 @@ void elu_backward(OpBody& b) {
                                : b.mul(b.mul(steep, depth), b.unary(Op::k_exp, b.mul(known, steepness)));
   b.finish(b.where(is_greater(b, known, b.number(0)), b.mul(gradient, scale), left));
 }
-Value exp_of_distance(OpBody& b, Value x) {
-  return b.unary(Op::k_exp_nonpositive, b.unary(Op::k_neg, b.unary(Op::k_abs, x)));
-}
 // log(1 + e^x) is x and log(1 + e^-x) on the right: nothing overflows.
 void softplus(OpBody& b) {
   const Value x = b.in(0), beta = b.scalar(1), steep = b.mul(x, beta);
@@ -225,6 +222,10 @@ bool has_depth(const Event& event) {
 bool is_invertible(const Event& event) { return !event.args[4].toBool() || number_at(event, 1) >= 0; }
 
 }  // namespace
+
+Value exp_of_distance(OpBody& b, Value x) {
+  return b.unary(Op::k_exp_nonpositive, b.unary(Op::k_neg, b.unary(Op::k_abs, x)));
+}
 
 // As fdlibm's log1p (s_log1p.c), with the plain series of the logarithm in s = x / (2 + x), which is at most 1/3:
 // libmvec's rounds twice as much. In doubles the series would be too long.

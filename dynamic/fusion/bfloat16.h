@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "graph/op_info.h"
+#include "graph/trace_graph.h"
 
 namespace lockstep::dynamic {
 
@@ -14,5 +15,7 @@ struct Bfloat16Rule {
   uint8_t unrounded_operands = 0;  // mask: numbers and tensors of one element stay as wide as they are there
 };
 Bfloat16Rule bfloat16_rule(const graph::OpInfo& op);
+// Among what the op reads or makes.
+bool has_bfloat16(const graph::Signature& signature);
 
 }  // namespace lockstep::dynamic

@@ -22,10 +22,12 @@ void binary_scalar(OpBody& b) {
   b.finish(b.binary(op, b.in(0), b.scalar(1)));
 }
 
-inline bool computes_in_floats(const Event& event) {
+// Of what is made, or written.
+inline c10::ScalarType type_of_result(const Event& event) {
   const auto& signature = *event.signature;
-  return c10::isFloatingType(signature.outputs.empty() ? signature.inputs[0].dtype : signature.outputs[0].dtype);
+  return signature.outputs.empty() ? signature.inputs[0].dtype : signature.outputs[0].dtype;
 }
+inline bool computes_in_floats(const Event& event) { return c10::isFloatingType(type_of_result(event)); }
 inline bool keeps_type(const Event& event) {
   const auto& signature = *event.signature;
   return computes_in_floats(event) && signature.inputs[0].dtype == signature.outputs[0].dtype;
@@ -33,13 +35,18 @@ inline bool keeps_type(const Event& event) {
 
 inline double number_at(const Event& event, int argument) { return event.args[argument].toScalar().toDouble(); }
 // Whether a number that the kernel is made for fits the type of what is computed; for others this is asked at each run.
-bool is_number_of_result(const Event& event, int argument);
+inline bool is_number_of_result(const Event& event, int argument) {
+  const auto type = jit_type(type_of_result(event));
+  return type && fits(number_at(event, argument), *type);
+}
 // A row whose kernel in PyTorch refuses some numbers.
 inline OpRow with_numbers(OpRow row, bool (*takes_numbers)(const Event&)) {
   row.takes_numbers = takes_numbers;
   return row;
 }
 
+// e^-|x|
+OpBody::Value exp_of_distance(OpBody& b, OpBody::Value x);
 // log(1 + x) where x is between 0 and 1.
 OpBody::Value log_of_one_and(OpBody& b, OpBody::Value x);
 

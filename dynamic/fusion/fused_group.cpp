@@ -35,12 +35,6 @@ bool computes_in_result_type(const Layout& input, const Layout& target) {
 
 bool is_plain(const Layout& layout) { return jit_type(layout.dtype) && !layout.conj && !layout.neg; }
 
-bool is_bfloat16(const Layout& layout) { return layout.is_defined() && layout.dtype == c10::ScalarType::BFloat16; }
-bool has_bfloat16(const graph::Signature& signature) {
-  return std::any_of(signature.inputs.begin(), signature.inputs.end(), &is_bfloat16) ||
-         std::any_of(signature.outputs.begin(), signature.outputs.end(), &is_bfloat16);
-}
-
 constexpr size_t kMaxRank = 8;
 constexpr int64_t kShortestRow = 8;  // worth a vector
 

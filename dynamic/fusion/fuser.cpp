@@ -22,10 +22,7 @@ constexpr size_t kMaxPlans = 1 << 14;
 
 bool is_in_range(const c10::Scalar& scalar, jit::DType type) {
   if (scalar.isComplex() || (scalar.isBoolean() && type != jit::DType::kBool)) return false;
-  if (jit::is_floating(type)) {
-    const double value = scalar.toDouble();
-    return !std::isfinite(value) || std::abs(value) <= largest_of(type);
-  }
+  if (jit::is_floating(type)) return fits(scalar.toDouble(), type);
   const int bits = static_cast<int>(8 * jit::bytes_of(type));
   if (scalar.isFloatingPoint()) return std::abs(scalar.toDouble()) < std::ldexp(1.0, bits - 1);
   if (bits == 64) return true;

@@ -35,8 +35,7 @@ void huber_loss(OpBody& b) {
 // (1 - target) x - log(sigmoid(x)), whose weight is 1 + (positive - 1) target
 void binary_cross_entropy_with_logits(OpBody& b) {
   const Value x = b.in(0), target = b.in(1), one = b.number(1);
-  const Value power = b.unary(Op::k_exp_nonpositive, b.unary(Op::k_neg, b.unary(Op::k_abs, x)));
-  Value likelihood = b.sub(b.binary(Op::k_minimum, x, b.number(0)), log_of_one_and(b, power));
+  Value likelihood = b.sub(b.binary(Op::k_minimum, x, b.number(0)), log_of_one_and(b, exp_of_distance(b, x)));
   if (b.is_given(3)) likelihood = b.mul(likelihood, b.add(b.mul(b.sub(b.in(3), one), target), one));
   Value loss = b.sub(b.mul(b.sub(one, target), x), likelihood);
   if (b.is_given(2)) loss = b.mul(loss, b.in(2));

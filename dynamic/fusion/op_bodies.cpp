@@ -26,10 +26,7 @@ bool has_one_type(const Event& event) {
 // A comparison with a scalar computes in another type where the tensor holds integers and the scalar a fraction.
 bool is_floating_first(const Event& event) { return c10::isFloatingType(event.signature->inputs[0].dtype); }
 bool is_truth(const Event& event) { return event.signature->inputs[0].dtype == c10::ScalarType::Bool && has_one_type(event); }
-bool is_number(const Event& event) {
-  const auto& signature = *event.signature;
-  return (signature.outputs.empty() ? signature.inputs[0].dtype : signature.outputs[0].dtype) != c10::ScalarType::Bool;
-}
+bool is_number(const Event& event) { return type_of_result(event) != c10::ScalarType::Bool; }
 
 // ---- arithmetic
 
@@ -343,13 +340,6 @@ std::string name_of_row(const graph::OpInfo& op) {
   std::string base(name.substr(0, dot));
   if (base.ends_with('_')) base.pop_back();
   return dot == name.npos ? base : base + std::string(name.substr(dot));
-}
-
-bool is_number_of_result(const Event& event, int argument) {
-  const auto& signature = *event.signature;
-  const auto type = jit_type(signature.outputs.empty() ? signature.inputs[0].dtype : signature.outputs[0].dtype);
-  const double number = number_at(event, argument);
-  return type && (!std::isfinite(number) || std::abs(number) <= largest_of(*type));
 }
 
 int last_dim_of_first(const Event& event) { return static_cast<int>(event.signature->inputs[0].sizes.size()) - 1; }

@@ -2,7 +2,9 @@
 
 #include <ATen/core/Reduction.h>
 #include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
+#include <cmath>
 #include <limits>
 
 #include "dynamic/fusion/bfloat16.h"
@@ -30,9 +32,11 @@ double largest_of(jit::DType type) {
   switch (type) {
     case jit::DType::kFloat64: return std::numeric_limits<double>::max();
     case jit::DType::kBFloat16: return std::numeric_limits<at::BFloat16>::max();
+    case jit::DType::kFloat16: return std::numeric_limits<at::Half>::max();
     default: return std::numeric_limits<float>::max();
   }
 }
+bool fits(double number, jit::DType type) { return !std::isfinite(number) || std::abs(number) <= largest_of(type); }
 
 jit::DType OpBody::common_type() const {
   if (target_.dtype == c10::ScalarType::Bool && !event_.signature->inputs.empty() && event_.signature->inputs[0].is_defined())
@@ -67,9 +71,9 @@ OpBody::Value OpBody::in_own_type(int operand) {
 
 OpBody::Value OpBody::in(int operand) {
   const bool is_number = event_.operands[operand].direct.defined();
-  Value value = is_number ? use_scalar_({index_, -1, operand, type(), 0, common_type()}) : read_(operand);
-  if (spec_.type_of(value) != type() && !rounds_operand(operand)) return spec_.cast(value, type());
-  return rounds_operand(operand) ? rounded(value) : value;
+  const Value value = is_number ? use_scalar_({index_, -1, operand, type(), 0, common_type()}) : read_(operand);
+  if (rounds_operand(operand)) return rounded(value);
+  return spec_.type_of(value) == type() ? value : spec_.cast(value, type());
 }
 
 bool OpBody::rounds_arguments() const {

@@ -14,7 +14,9 @@
 namespace lockstep::dynamic {
 
 std::optional<jit::DType> jit_type(c10::ScalarType type);
-double largest_of(jit::DType type);  // of a floating type
+// Of a floating type: its largest number, and whether one is not beyond it.
+double largest_of(jit::DType type);
+bool fits(double number, jit::DType type);
 
 // A scalar that is given at each run: a scalar argument, a number that the argument parser wrapped into a tensor, or one
 // that follows from the sizes.
