@@ -296,5 +296,14 @@ TEST(ActivationBodies, Bfloat16IsLeftAloneWherePyTorchRoundsInBetween) {
   EXPECT_GT(taken, 20);
 }
 
+// A kernel of ours and one of PyTorch's may differ there, so that it is not left to chance which of them runs.
+TEST(ActivationBodies, Bfloat16MayRoundOtherwise) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const auto x = at::rand({8}).to(type), y = at::rand({8}).to(type);
+    const EventCase made("aten::add.Tensor", {x, y, 0.3});
+    EXPECT_EQ(rounds_as_eager(made.event.op(), *made.event.signature), type == at::kFloat);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::dynamic
