@@ -23,6 +23,7 @@ using at::IntArrayRef;
 using at::Tensor;
 
 constexpr int64_t kSmallColumnsBytes = 1 << 20;  // whatever the maps take
+constexpr size_t kScratchShare = 3;  // of maps: what oneDNN's kernels ask for beside them, where it is not known
 constexpr double kOpening = 1.1;  // who makes the first map with channels innermost makes work for others, perhaps
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
@@ -181,11 +182,14 @@ size_t bytes_unless(at::MemoryFormat order, const Tensor& map) {
 size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor& gradient, const ConvolutionShape& s,
                     size_t result) {
   const size_t weights = c.weight.nbytes(), given = c.input.nbytes() + (gradient.defined() ? gradient.nbytes() : 0);
+  const bool goes_back = wants_innermost(way) && !(c.in_any_order && (!gradient.defined() || is_innermost(c.input)));
   const size_t moved = bytes_unless(order_of(way), c.input) + bytes_unless(order_of(way), gradient) +
-                       (wants_innermost(way) && !c.in_any_order ? result : 0);
+                       (goes_back ? result : 0);
+  const size_t scratch = (given + result) / kScratchShare;
   switch (way) {
-    case kAsEager: return 2 * result + given + moved;  // oneDNN orders them for itself
-    case kChannelsInnermost: return std::max(of_eager, result) + moved + weights;
+    // oneDNN orders them for itself; where eager gets the same maps, its peak has room for that.
+    case kAsEager: return moved == 0 ? result : 2 * result + given + moved + scratch;
+    case kChannelsInnermost: return std::max(of_eager, result + scratch) + moved + weights;
     case kByColumns: return 2 * result + moved + given + s.columns_bytes();
     case kBySamples: return result + moved + weights * s.n;
     case kByWinograd: return result + moved + weights * 4;  // two tiles are less than four windows

@@ -22,7 +22,6 @@ constexpr int kFinalRounds = 4;          // of those that are near the fastest
 constexpr double kNear = 1.25;
 constexpr double kWorthwhile = 0.97;     // of the time of way 0, to leave it
 constexpr int kMostTimesCrowded = 8;     // then it is given up
-constexpr size_t kHair = 128;            // a part of the peak
 constexpr const char* kFileName = "kernel-choices-8.txt";  // the number is that of the format and of the ways' meaning
 
 struct ProblemHash {
@@ -77,10 +76,11 @@ void read_choices_locked(Choices& known) {
 
 }  // namespace
 
+bool KernelChoice::is_given_up(int way) const { return figures_[way].times_crowded >= kMostTimesCrowded; }
+
 bool KernelChoice::is_still_in(int way) const {
-  if (!(allowed_ >> way & 1)) return false;
+  if (!(allowed_ >> way & 1) || is_given_up(way)) return false;
   const auto& own = figures_[way];
-  if (own.times_crowded >= kMostTimesCrowded) return false;
   if (own.count < kRounds) return true;
   if (own.count >= kFinalRounds) return false;
   double fastest = own.best;
@@ -92,7 +92,23 @@ bool KernelChoice::is_still_in(int way) const {
   return has_rival && own.best < kNear * fastest;
 }
 
-int KernelChoice::pick(uint32_t allowed, uint32_t crowded) {
+// While the peak still rises there may be room later: the first calls of a program have no optimizer state yet.
+void KernelChoice::note_crowded(int way, size_t peak) {
+  auto& own = figures_[way];
+  if (peak > own.peak_when_crowded) own.times_crowded = 0;
+  own.peak_when_crowded = peak;
+  if (++own.times_crowded == kMostTimesCrowded) own.best = std::numeric_limits<double>::infinity();
+}
+
+// The fastest as far as that is known; the first where it is not.
+int KernelChoice::best_of(uint32_t ways) const {
+  int best = std::countr_zero(ways);
+  for (int way = 0; way < kMaxWays; ++way)
+    if (ways >> way & 1 && figures_[way].best < figures_[best].best) best = way;
+  return best;
+}
+
+int KernelChoice::pick(uint32_t allowed, uint32_t crowded, size_t peak) {
   std::lock_guard lock(mutex_);
   if (settled_ >= 0) return allowed >> settled_ & 1 ? settled_ : 0;
   allowed_ = allowed | 1;
@@ -100,12 +116,13 @@ int KernelChoice::pick(uint32_t allowed, uint32_t crowded) {
   for (int way = 0; way < kMaxWays; ++way) {
     if (!is_still_in(way)) continue;
     if (crowded >> way & 1) {
-      if (++figures_[way].times_crowded >= kMostTimesCrowded) figures_[way].best = std::numeric_limits<double>::infinity();
+      note_crowded(way, peak);
     } else if (next < 0 || figures_[way].count < figures_[next].count) {
       next = way;
     }
   }
-  return next < 0 ? 0 : next;
+  const uint32_t roomy = allowed_ & ~crowded;
+  return next >= 0 ? next : best_of(roomy ? roomy : allowed_);
 }
 
 bool KernelChoice::note(int way, double ticks, size_t bytes) {
@@ -113,7 +130,7 @@ bool KernelChoice::note(int way, double ticks, size_t bytes) {
   if (settled_ >= 0) return false;
   figures_[way].count++;
   figures_[way].bytes = std::max(figures_[way].bytes, bytes);
-  figures_[way].best = std::min(figures_[way].best, ticks);
+  if (!is_given_up(way)) figures_[way].best = std::min(figures_[way].best, ticks);
   int fastest = 0;
   for (int other = 0; other < kMaxWays; ++other) {
     if (is_still_in(other)) return false;
@@ -139,9 +156,9 @@ size_t KernelChoice::bytes_of(int way) const {
   return figures_[way].bytes;
 }
 
-size_t room_for_trials() {
+TrialRoom room_for_trials() {
   const auto memory = Pool::instance().statistics();
-  return memory.peak_used_bytes + memory.peak_used_bytes / kHair - memory.used_bytes;
+  return {memory.peak_used_bytes, memory.peak_used_bytes - memory.used_bytes};
 }
 
 MemorySpan::MemorySpan(bool is_on) {

@@ -25,8 +25,8 @@ class KernelChoice {
   explicit KernelChoice(int settled_way = -1) : settled_(settled_way) {}
 
   // The way to go now. `allowed`: one bit a way; bit 0 is as eager does it and always allowed. `crowded`: those that would
-  // need more memory now than is there; who is that again and again is given up.
-  int pick(uint32_t allowed, uint32_t crowded = 0);
+  // need more memory now than is there, where the most so far was `peak`; who is that again and again is given up.
+  int pick(uint32_t allowed, uint32_t crowded = 0, size_t peak = 0);
   // What it took, in ticks of the time stamp counter, and in memory at the most. Returns whether this was the last
   // measurement.
   bool note(int way, double ticks, size_t bytes = 0);
@@ -38,9 +38,12 @@ class KernelChoice {
   struct Figures {
     double best = std::numeric_limits<double>::infinity();
     int count = 0, times_crowded = 0;
-    size_t bytes = 0;
+    size_t bytes = 0, peak_when_crowded = 0;
   };
+  bool is_given_up(int way) const;
   bool is_still_in(int way) const;
+  void note_crowded(int way, size_t peak);
+  int best_of(uint32_t ways) const;
 
   mutable std::mutex mutex_;
   std::array<Figures, kMaxWays> figures_{};
@@ -57,8 +60,11 @@ constexpr int64_t rough_size(int64_t size) {
   return size >> shift << shift;
 }
 
-// Bytes that may be asked for now before the runner's memory is more than a hair above its highest level so far.
-size_t room_for_trials();
+// The highest level so far of the runner's memory, and how much may be asked for now before it is above that.
+struct TrialRoom {
+  size_t peak, room;
+};
+TrialRoom room_for_trials();
 // What is asked for while it lives, at the most at a time.
 class MemorySpan {
  public:
@@ -82,21 +88,28 @@ inline std::atomic<int> forced_way{-1};
 // While it lives, this thread goes way 0, as eager does it, and measures nothing.
 using FixedChoiceScope = FlagScope<struct FixedChoice>;
 
-// Of `allowed`, the ways that would raise the peak of the runner's memory, which is that of eager before something is
-// tried; none that needs no more than that of eager, and not the one that needs least. `estimate(way, bytes)`: what a way needs that was not measured yet,
-// where way 0 needs `bytes`, if that is known.
+// Of `allowed`, the ways that need more than `room`, but not the one that needs least: one of them must be gone.
+// `estimate(way, bytes)`: what a way needs that was not measured yet, where way 0 needs `bytes`, if that is known.
 template <class Estimate>
-uint32_t crowded_ways(const KernelChoice& choice, uint32_t allowed, Estimate estimate) {
-  const size_t of_eager = choice.bytes_of(0), room = room_for_trials();
+uint32_t crowded_ways(const KernelChoice& choice, uint32_t allowed, size_t room, Estimate estimate) {
+  const size_t of_eager = choice.bytes_of(0);
   size_t least = std::numeric_limits<size_t>::max();
   uint32_t crowded = 0, smallest = 1;
   for (int way = 0; way < kMaxWays; ++way) {
     if (!((allowed | 1) >> way & 1)) continue;
     const size_t known = choice.bytes_of(way), bytes = known ? known : estimate(way, of_eager);
     if (bytes < least) least = bytes, smallest = 1u << way;
-    if (bytes > room && bytes > of_eager) crowded |= 1u << way;
+    if (bytes > room) crowded |= 1u << way;
   }
-  return crowded & ~smallest;  // one of them must be gone
+  return crowded & ~smallest;
+}
+
+// The way whose turn it is, among those that do not raise the peak of the runner's memory: that is eager's before
+// something is tried.
+template <class Estimate>
+int pick_in_turn(KernelChoice& choice, uint32_t allowed, Estimate estimate) {
+  const auto [peak, room] = room_for_trials();
+  return choice.pick(allowed, crowded_ways(choice, allowed, room, estimate), peak);
 }
 
 // Runs the way whose turn it is, and notes what it took. `prepare(way)` counts by half: what it brings about is there
@@ -112,7 +125,7 @@ void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap 
   }
   auto& choice = choice_for(problem);
   const bool is_settled = choice.settled_way() >= 0;
-  const int way = choice.pick(allowed, is_settled ? 0 : crowded_ways(choice, allowed, estimate));
+  const int way = is_settled ? choice.pick(allowed) : pick_in_turn(choice, allowed, estimate);
   const MemorySpan memory(!is_settled);
   const uint64_t begin = __rdtsc();
   prepare(way);

@@ -4,13 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <utility>
 
 #include "dynamic/kernels/map_order.h"
+#include "dynamic/threads/shared_loop.h"
+#include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 
 namespace lockstep::dynamic {
 
 namespace {
+
+constexpr int64_t kGrainBytes = 64 << 10;  // a thread
 
 std::atomic<int64_t> live{0};  // hidden storages
 
@@ -29,19 +35,39 @@ void drop(void* context) {
   live.fetch_sub(1, std::memory_order_release);
 }
 
-const Hidden& hidden_of(const c10::StorageImpl& storage) {
-  return *static_cast<const Hidden*>(storage.data_ptr().get_context());
+Hidden& hidden_of(const c10::StorageImpl& storage) { return *static_cast<Hidden*>(storage.data_ptr().get_context()); }
+
+// Map by map in its own memory, where there are several: a copy of all of them could be what a step's peak comes from.
+void turn_in_place(char* maps, int64_t item_bytes, int64_t count, int64_t rows, int64_t columns, bool in_parallel) {
+  const int64_t bytes = rows * columns * item_bytes;
+  const auto scratch = c10::GetCPUAllocator()->allocate((in_parallel ? loop_threads() : 1) * bytes);
+  const auto turn = [&](int64_t begin, int64_t end) {
+    char* copy = static_cast<char*>(scratch.get()) + (in_parallel ? number_in_loop() : 0) * bytes;
+    for (int64_t map = begin; map < end; ++map) {
+      std::memcpy(copy, maps + map * bytes, bytes);
+      turn_matrices(copy, maps + map * bytes, item_bytes, 1, rows, columns, /*in_parallel=*/false);
+    }
+  };
+  if (!in_parallel) return turn(0, count);
+  shared_loop(0, count, std::max<int64_t>(1, kGrainBytes / bytes), turn);
 }
 
 // Without any op: the hook must not see it.
 void restore(c10::StorageImpl& storage, bool in_parallel) {
   if (!is_hidden(storage)) return;
-  const auto& hidden = hidden_of(storage);
+  const PoolScope pool;
+  auto& hidden = hidden_of(storage);
   const auto& [n, c, h, w] = hidden.sizes;
-  auto memory = c10::GetCPUAllocator()->allocate(storage.nbytes());
-  turn_matrices(hidden.memory.get(), memory.get(), static_cast<int64_t>(storage.nbytes()) / (n * c * h * w), n, h * w, c,
-                in_parallel);
-  storage.set_data_ptr_noswap(std::move(memory));
+  const int64_t item_bytes = static_cast<int64_t>(storage.nbytes()) / (n * c * h * w);
+  if (n > 1) {
+    auto memory = std::move(hidden.memory);
+    turn_in_place(static_cast<char*>(memory.get()), item_bytes, n, h * w, c, in_parallel);
+    storage.set_data_ptr_noswap(std::move(memory));
+  } else {
+    auto memory = c10::GetCPUAllocator()->allocate(storage.nbytes());
+    turn_matrices(hidden.memory.get(), memory.get(), item_bytes, n, h * w, c, in_parallel);
+    storage.set_data_ptr_noswap(std::move(memory));
+  }
   hidden_layout_statistics.restored.fetch_add(1, std::memory_order_relaxed);
 }
 

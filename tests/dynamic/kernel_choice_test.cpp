@@ -105,6 +105,37 @@ TEST(KernelChoice, AWayThatIsCrowdedWaitsAndIsGivenUpInTheEnd) {
   EXPECT_EQ(never.settled_way(), 0) << "it was faster, but there is never room for it";
 }
 
+TEST(KernelChoice, WhileThePeakRisesNoWayIsGivenUp) {
+  KernelChoice rising, standing;
+  for (size_t call = 1; call <= 50; ++call) {
+    EXPECT_EQ(rising.pick(0b11, 0b10, call), 0);
+    EXPECT_FALSE(rising.note(0, 100));
+  }
+  EXPECT_EQ(rising.pick(0b11, 0, 50), 1);
+  int calls = 0;
+  do EXPECT_EQ(standing.pick(0b11, 0b10, 50), 0);
+  while (!standing.note(0, 100) && ++calls < 50);
+  EXPECT_LT(calls, 50);
+  EXPECT_EQ(standing.settled_way(), 0);
+}
+
+TEST(KernelChoice, WhereEagersWayIsCrowdedAnotherIsTaken) {
+  KernelChoice choice;
+  for (int call = 0; call < 2; ++call) {
+    EXPECT_EQ(choice.pick(0b111, 0b001), 1);
+    EXPECT_FALSE(choice.note(1, 200));
+    EXPECT_EQ(choice.pick(0b111, 0b001), 2);
+    EXPECT_FALSE(choice.note(2, 100));
+  }
+  EXPECT_EQ(choice.pick(0b111, 0b001), 2) << "the fastest of those that were measured";
+  bool is_settled = choice.note(2, 100);
+  for (int call = 0; call < 20 && !is_settled; ++call) {
+    EXPECT_EQ(choice.pick(0b111, 0b001), 2);
+    is_settled = choice.note(2, 100);
+  }
+  EXPECT_EQ(choice.settled_way(), 2);
+}
+
 // What is asked for beyond the highest level of the pool is too much.
 TEST(KernelChoice, WaysThatNeedMoreMemoryThanThereIsAreNotTried) {
   setenv("LOCKSTEP_CACHE", "", 1);
