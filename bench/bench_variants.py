@@ -51,6 +51,8 @@ def balanced_order(names, index):
     is followed by each other one equally often, and stands in each place equally often.
     """
     count = len(names)
+    if not count:
+        return []
     row = [0]
     for step in range(1, count):
         row.append((row[-1] + (step if step % 2 else -step)) % count)

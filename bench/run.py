@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import platform
+import select
 import subprocess
 import sys
 import tempfile
@@ -146,6 +147,7 @@ class Alone:
 
     def __init__(self, arguments, program, variant):
         self._errors = tempfile.TemporaryFile(mode="w+")
+        self._limit = arguments.limit
         self._process = subprocess.Popen(
             worker_command(arguments, "serve", program, [variant]),
             env=environment(variant),
@@ -157,6 +159,9 @@ class Alone:
         self.steps = self._answer()["steps"]  # of a run, as fast as it is
 
     def _answer(self):
+        if not select.select([self._process.stdout], [], [], self._limit)[0]:
+            self._process.kill()
+            raise RuntimeError(f"no end after {self._limit} s")
         line = self._process.stdout.readline()
         if line:
             return json.loads(line)
@@ -185,10 +190,17 @@ def measure_alone(arguments, program, variants):
     runs = {variant: [] for variant in processes}
     for index in range(arguments.runs):
         for variant in balanced_order(list(processes), index):
-            processes[variant].run(max(2, steps // 20))  # wakes its threads and fills the caches
-            runs[variant].append(processes[variant].run(steps))
+            try:
+                processes[variant].run(max(2, steps // 20))  # wakes its threads, fills the caches
+                runs[variant].append(processes[variant].run(steps))
+            except RuntimeError as error:
+                answer[variant] = {"error": str(error)}
+                del processes[variant]
     for variant, process in processes.items():
-        answer[variant] = {"variants": {variant: {"runs": runs[variant], **process.finish()}}}
+        try:
+            answer[variant] = {"variants": {variant: {"runs": runs[variant], **process.finish()}}}
+        except RuntimeError as error:
+            answer[variant] = {"error": str(error)}
     return answer
 
 
@@ -224,6 +236,17 @@ def measure(arguments, program):
 
 
 @contextlib.contextmanager
+def scratch_folder():
+    """What is written to temporary folders meanwhile, caches above all, is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="bench-lockstep-") as folder:
+        before, tempfile.tempdir = tempfile.tempdir, folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
+@contextlib.contextmanager
 def neighbours(count):
     """Processes that compute all the time, as workers of a DataLoader may."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
@@ -246,7 +269,7 @@ def main():
     for number, program in enumerate(arguments.programs, 1):
         began = time.monotonic()
         print(f"[{number}/{len(arguments.programs)}] {program}", end=" ", flush=True)
-        with neighbours(arguments.busy):
+        with neighbours(arguments.busy), scratch_folder():
             results["programs"][program] = measure(arguments, program)
         print(f"{time.monotonic() - began:.0f} s", flush=True)
         # Written after each program: what was measured is kept if a later one fails.

@@ -88,20 +88,23 @@ inline std::atomic<int> forced_way{-1};
 // While it lives, this thread goes way 0, as eager does it, and measures nothing.
 using FixedChoiceScope = FlagScope<struct FixedChoice>;
 
-// Of `allowed`, the ways that need more than `room`, but not the one that needs least: one of them must be gone.
+// Of `allowed`, the ways that need more than `room`, but not those that need least: one of them must be gone.
 // `estimate(way, bytes)`: what a way needs that was not measured yet, where way 0 needs `bytes`, if that is known.
 template <class Estimate>
 uint32_t crowded_ways(const KernelChoice& choice, uint32_t allowed, size_t room, Estimate estimate) {
   const size_t of_eager = choice.bytes_of(0);
-  size_t least = std::numeric_limits<size_t>::max();
-  uint32_t crowded = 0, smallest = 1;
+  std::array<size_t, kMaxWays> bytes;
+  bytes.fill(std::numeric_limits<size_t>::max());
   for (int way = 0; way < kMaxWays; ++way) {
     if (!((allowed | 1) >> way & 1)) continue;
-    const size_t known = choice.bytes_of(way), bytes = known ? known : estimate(way, of_eager);
-    if (bytes < least) least = bytes, smallest = 1u << way;
-    if (bytes > room) crowded |= 1u << way;
+    const size_t known = choice.bytes_of(way);
+    bytes[way] = known ? known : estimate(way, of_eager);
   }
-  return crowded & ~smallest;
+  const size_t most = std::max(room, *std::min_element(bytes.begin(), bytes.end()));
+  uint32_t crowded = 0;
+  for (int way = 0; way < kMaxWays; ++way)
+    if (bytes[way] > most) crowded |= 1u << way;
+  return crowded & (allowed | 1);
 }
 
 // The way whose turn it is, among those that do not raise the peak of the runner's memory: that is eager's before

@@ -60,8 +60,8 @@ void restore(c10::StorageImpl& storage, bool in_parallel) {
   const auto& [n, c, h, w] = hidden.sizes;
   const int64_t item_bytes = static_cast<int64_t>(storage.nbytes()) / (n * c * h * w);
   if (n > 1) {
-    auto memory = std::move(hidden.memory);
-    turn_in_place(static_cast<char*>(memory.get()), item_bytes, n, h * w, c, in_parallel);
+    turn_in_place(static_cast<char*>(hidden.memory.get()), item_bytes, n, h * w, c, in_parallel);
+    auto memory = std::move(hidden.memory);  // which ends below
     storage.set_data_ptr_noswap(std::move(memory));
   } else {
     auto memory = c10::GetCPUAllocator()->allocate(storage.nbytes());
