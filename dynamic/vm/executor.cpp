@@ -204,13 +204,14 @@ void deliver(Event& event, std::vector<at::Tensor>& results) {
 }
 
 // Contiguous for all but the runner: what comes and goes in another order is so for the user, too. The first operand, a
-// map or the gradient of one, the kernel looks at itself.
-bool has_contiguous_maps(const Event& event) {
+// map or the gradient of one, most kernels look at themselves.
+bool has_contiguous_maps(const Event& event, const OwnKernelRow& own) {
   const auto is_contiguous = [](const Layout& layout) {
     return !layout.is_defined() || layout.sizes.size() != 4 || layout.is_contiguous();
   };
   const auto &inputs = event.signature->inputs, &outputs = event.signature->outputs;
-  return !inputs.empty() && std::all_of(inputs.begin() + 1, inputs.end(), is_contiguous) &&
+  if (inputs.empty()) return false;
+  return std::all_of(inputs.begin() + (own.wants_first_contiguous ? 0 : 1), inputs.end(), is_contiguous) &&
          std::all_of(outputs.begin(), outputs.end(), is_contiguous);
 }
 
@@ -224,7 +225,8 @@ bool takes_hidden(const Event& event, bool is_pointwise) {
     return false;
   const auto order = is_pointwise ? MapOrder::kAllAlike : map_order_of(event.op());
   if (order == MapOrder::kAny && !event.passes.has(Pass::k_choose_kernels)) return false;
-  if (order == MapOrder::kPlanes || (order == MapOrder::kAny && !has_contiguous_maps(event))) return false;
+  if (order == MapOrder::kPlanes || (order == MapOrder::kAny && !has_contiguous_maps(event, *find_own_kernel(event.op()))))
+    return false;
   for (size_t i = 0; i < operands.size(); ++i) {
     if (!operands[i].storage) continue;
     const auto& layout = event.signature->inputs[i];
@@ -246,7 +248,7 @@ bool run_kernel(const Event& event, torch::jit::Stack& stack) {
   if (own && !event.passes.has(Pass::k_choose_kernels) && is_measured(op)) own = nullptr;
   const FixedChoiceScope fixed(event.is_deterministic);
   const RoundedProductsScope rounded(event.rounds_products);
-  const bool in_any_order = own && own->map_kernel && event.may_hide() && has_contiguous_maps(event);
+  const bool in_any_order = own && own->map_kernel && event.may_hide() && has_contiguous_maps(event, *own);
   if (own && own->run(stack, in_any_order)) return true;
   op.handle.callBoxed(&stack);
   return false;

@@ -489,3 +489,23 @@ def test_gradients_that_lie_with_channels_innermost(channels_innermost):
             assert found.stride() == expected.stride()
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
         _C.wait_for_kernels()
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_norm_of_single_samples_with_channels_innermost(channels_innermost, samples):
+    """PyTorch takes the gradient of a single one for contiguous, which it is not: so do we."""
+    norm = nn.InstanceNorm2d(16, affine=True)
+    head = nn.Conv2d(16, 4, 1).to(memory_format=torch.channels_last)
+
+    def step(x):
+        values = head(norm(x))
+        loss = values.square().sum() + values.sum()
+        return loss.detach(), *torch.autograd.grad(loss, [x, *norm.parameters()])
+
+    own = default(step)
+    for _ in range(6):
+        x = torch.randn(samples, 16, 8, 8).to(memory_format=torch.channels_last).requires_grad_()
+        for expected, found in zip(step(x), own(x), strict=True):
+            assert found.stride() == expected.stride()
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        _C.wait_for_kernels()
