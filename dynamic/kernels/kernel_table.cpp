@@ -23,7 +23,7 @@ constexpr OwnKernelRow kMeasured[] = {
     {"aten::native_batch_norm", "", nullptr, &try_batch_norm, true},
     {"aten::native_batch_norm_backward", "", nullptr, &try_batch_norm_backward, true},
     {"aten::native_group_norm", "", nullptr, &try_group_norm},
-    {"aten::native_group_norm_backward", "", nullptr, &try_group_norm_backward},
+    {"aten::native_group_norm_backward", "", nullptr, &try_group_norm_backward, true},
     {"aten::_foreach_norm", "Scalar", &try_foreach_norm},
 };
 

@@ -21,8 +21,9 @@ struct OwnKernelRow {
   const char* overload;
   OwnKernel kernel;
   OwnMapKernel map_kernel = nullptr;
-  // PyTorch's kernel gives other values where the first map has its channels innermost, and the others have not: it takes
-  // (1, C, H, W) with strides (C, 1, ...) for contiguous. What eager computes is what is wanted.
+  // PyTorch's kernel gives other values where the first map has its channels innermost, and the others have not: that of
+  // batch norm takes (1, C, H, W) with strides (C, 1, ...) for contiguous, that of group norm does not look. What eager
+  // computes is what is wanted.
   bool wants_first_contiguous = false;
 
   bool run(torch::jit::Stack& stack, bool in_any_order = false) const {
