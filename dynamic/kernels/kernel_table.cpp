@@ -20,7 +20,7 @@ constexpr OwnKernelRow kMeasured[] = {
     {"aten::bmm", "", &try_bmm},
     {"aten::convolution", "", nullptr, &try_convolution},
     {"aten::convolution_backward", "", nullptr, &try_convolution_backward},
-    {"aten::native_batch_norm", "", nullptr, &try_batch_norm, true},
+    {"aten::native_batch_norm", "", nullptr, &try_batch_norm},
     {"aten::native_batch_norm_backward", "", nullptr, &try_batch_norm_backward, true},
     {"aten::native_group_norm", "", nullptr, &try_group_norm},
     {"aten::native_group_norm_backward", "", nullptr, &try_group_norm_backward, true},

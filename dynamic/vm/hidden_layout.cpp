@@ -59,15 +59,15 @@ void restore(c10::StorageImpl& storage, bool in_parallel) {
   auto& hidden = hidden_of(storage);
   const auto& [n, c, h, w] = hidden.sizes;
   const int64_t item_bytes = static_cast<int64_t>(storage.nbytes()) / (n * c * h * w);
+  c10::DataPtr memory;
   if (n > 1) {
     turn_in_place(static_cast<char*>(hidden.memory.get()), item_bytes, n, h * w, c, in_parallel);
-    auto memory = std::move(hidden.memory);  // which ends below
-    storage.set_data_ptr_noswap(std::move(memory));
+    memory = std::move(hidden.memory);  // hidden itself ends below
   } else {
-    auto memory = c10::GetCPUAllocator()->allocate(storage.nbytes());
+    memory = c10::GetCPUAllocator()->allocate(storage.nbytes());
     turn_matrices(hidden.memory.get(), memory.get(), item_bytes, n, h * w, c, in_parallel);
-    storage.set_data_ptr_noswap(std::move(memory));
   }
+  storage.set_data_ptr_noswap(std::move(memory));
   hidden_layout_statistics.restored.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -509,3 +509,33 @@ def test_norm_of_single_samples_with_channels_innermost(channels_innermost, samp
             assert found.stride() == expected.stride()
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         _C.wait_for_kernels()
+
+
+def test_gradients_of_norms_that_lie_otherwise_than_their_maps(channels_innermost):
+    """PyTorch's kernels take strides (C, 1, ...) of a single sample for those of planes."""
+    body = nn.Conv2d(8, 16, 3, padding=1)
+    weight, aten = torch.rand(16) + 1, torch.ops.aten
+
+    def step(x, gradient):
+        with torch.no_grad():
+            maps = body(x)
+            _, mean, inverse = aten.native_batch_norm(
+                maps, weight, None, None, None, True, 0.1, 1e-5
+            )
+            of_batch = aten.native_batch_norm_backward(
+                gradient, maps, weight, None, None, mean, inverse, True, 1e-5, [True] * 3
+            )
+            _, mean, inverse = aten.native_group_norm(maps, weight, None, 1, 16, 64, 4, 1e-5)
+            of_groups = aten.native_group_norm_backward(
+                gradient, maps, mean, inverse, weight, 1, 16, 64, 4, [True] * 3
+            )
+        return *of_batch, *of_groups
+
+    own = default(step)
+    for _ in range(6):
+        x, gradient = torch.randn(1, 8, 8, 8), torch.empty_strided((1, 16, 8, 8), (16, 1, 128, 16))
+        gradient.normal_()
+        for expected, found in zip(step(x, gradient), own(x, gradient), strict=True):
+            assert found.stride() == expected.stride()
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        _C.wait_for_kernels()
