@@ -137,7 +137,7 @@ Case softmax(const at::Tensor& x, bool streams) {
   p.spec.sizes = {n, m};
   int xb = p.add(x, {m, 1}, Access::kIn), yb = p.add(y, {m, 1}, Access::kOut, streams);
   ValueId v = p.spec.load(xb);
-  ValueId e = p.spec.unary(Op::k_exp_nonpositive, p.sub(v, p.spec.reduce(ReduceKind::kMax, v, {1})));
+  ValueId e = p.spec.unary(Op::k_exp_nonpositive, p.sub(v, p.spec.reduce(ReduceKind::kMaxNumber, v, {1})));
   p.spec.store(yb, p.mul(e, p.div(p.number(1), p.sum(e, {1}))));
   return {"softmax", 8.0 * n * m, p, [=] { at::_softmax(x, 1, false); }};
 }
@@ -150,10 +150,9 @@ Case gelu(const at::Tensor& x, bool streams, bool tanh) {
   int xb = p.add(x, {m, 1}, Access::kIn), bb = p.add(b, {0, 1}, Access::kIn), rb = p.add(r, {m, 1}, Access::kIn);
   int yb = p.add(y, {m, 1}, Access::kOut, streams);
   ValueId v = p.add(p.spec.load(xb), p.spec.load(bb));
-  ValueId inside = tanh ? p.mul(p.number(0.7978845608), p.add(v, p.mul(p.number(0.044715), p.mul(v, p.mul(v, v)))))
-                        : p.mul(v, p.number(0.70710678118));
-  ValueId cdf = p.add(p.spec.unary(tanh ? Op::k_tanh : Op::k_erf, inside), p.number(1));
-  p.spec.store(yb, p.add(p.mul(p.mul(v, p.number(0.5)), cdf), p.spec.load(rb)));
+  ValueId inside = tanh ? p.mul(p.number(2 * 0.7978845608), p.add(v, p.mul(p.number(0.044715), p.mul(v, p.mul(v, v)))))
+                        : v;
+  p.spec.store(yb, p.add(p.mul(v, p.spec.unary(tanh ? Op::k_sigmoid : Op::k_normal_cdf, inside)), p.spec.load(rb)));
   return {tanh ? "bias + tanh GELU + residual" : "bias + GELU + residual", 12.0 * n * m, p,
           [=] { at::add(at::gelu(at::add(x, b), tanh ? "tanh" : "none"), r); }};
 }

@@ -52,7 +52,8 @@ void Session::fill_outputs(graph::Signature& signature, const torch::jit::Stack&
 
 graph::Node* Session::record(const OpInfo& op, at::ArrayRef<c10::IValue> args, const Place& place, bool* known) {
   auto& graph = function_->graph;
-  graph::Node* node = graph.find_node(place.key, &op);
+  graph::Edge* edge = match(op, place.key);
+  graph::Node* node = edge ? edge->to : graph.find_node(place.key, &op);
   *known = node != nullptr;
   if (!node) {
     if (graph.op_node_count() >= function_->max_nodes) {
@@ -77,7 +78,7 @@ graph::Node* Session::record(const OpInfo& op, at::ArrayRef<c10::IValue> args, c
   } else {
     note_variation(*node, args);
   }
-  graph::Edge* edge = graph.find_edge(cursor_, node);
+  if (!edge) edge = graph.find_edge(cursor_, node);
   if (!edge) {
     *known = false;
     edge = &graph.add_edge(cursor_, node);
@@ -237,7 +238,12 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
       versions.emplace_back(counts ? *view.tensor : at::Tensor(), counts ? view.tensor->_version() : 0);
     }
   bool known = !dynamic;
-  const bool warned = run_watching_warnings(op, stack, hides_warnings);
+  bool warned = false;
+  if (learned || hides_warnings) {
+    warned = run_watching_warnings(op, stack, hides_warnings);
+  } else {
+    run_natively(op, stack);
+  }
   const auto results = torch::jit::last(*stack, op.returns.size()).vec();
   if (learned) {
     fill_outputs(*learned, results);
@@ -255,18 +261,31 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
   return known;
 }
 
-// Fresh results get their twins at once: so they are known as values of this call.
 void Session::link_results(const OpInfo& op, const torch::jit::Stack& results, const graph::Node& node) {
-  uint16_t output = 0;
-  for (const auto& tensor : dynamic::fresh_results(op, results)) {
-    if (tensor.defined() && !why_foreign(tensor) && tensor.has_storage()) {
-      auto* storage = tensor.storage().unsafeGetStorageImpl();
-      if (!link_of(storage) && owns_plain_memory(storage)) {
-        claim(*link_storage(storage), node, output);
-      }
-    }
-    ++output;
-  }
+  size_t output = 0;
+  for (const auto& tensor : dynamic::fresh_results(op, results)) link_result(tensor, node, output++);
+}
+
+// Fresh results get their twins at once: so they are known as values of this call.
+void Session::link_result(const at::Tensor& result, const graph::Node& node, size_t output) {
+  if (!result.defined() || why_foreign(result) || !result.has_storage()) return;
+  auto* storage = result.storage().unsafeGetStorageImpl();
+  if (!link_of(storage) && owns_plain_memory(storage)) claim(*link_storage(storage), node, output);
+}
+
+void Session::begin_traced(graph::Node& node, Reason reason) {
+  count_eager(node, reason);
+  settle_operands();
+}
+
+// `known`: there was nothing to be learned from it.
+void Session::end_traced(bool known) {
+  known_streak_ = known ? known_streak_ + 1 : 0;
+  if (known_streak_ < rejoin_streak_) return;
+  phase_ = Phase::kCoExecuting;
+  rejoined_at_ = function_->counters.ops;
+  unknown_ = 0;
+  hand_over_cores();
 }
 
 void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
@@ -277,8 +296,7 @@ void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& 
   graph::Node* node = record(op, args, place, &known);
   const Reason reason = foreign.value_or(Reason::tracing);
   if (foreign && is_logged(LogKind::k_fallback)) log_fallback(*node, reason);
-  count_eager(*node, reason);
-  settle_operands();
+  begin_traced(*node, reason);
   backward_.note_forward(node, function_->serial);
   if (op.kind == OpKind::kCompute && !foreign) {
     build_words(op, args);
@@ -290,12 +308,7 @@ void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& 
   if (op.kind == OpKind::kHost && node->is_plain_bool && results.size() == 1 && results[0].isScalar())
     decided_ = results[0].toScalar().to<bool>();
   if (op.kind == OpKind::kHost) note_fetch();
-  known_streak_ = known ? known_streak_ + 1 : 0;
-  if (known_streak_ < rejoin_streak_) return;
-  phase_ = Phase::kCoExecuting;
-  rejoined_at_ = function_->counters.ops;
-  unknown_ = 0;
-  hand_over_cores();
+  end_traced(known);
 }
 
 }  // namespace lockstep::coexec

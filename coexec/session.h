@@ -63,10 +63,10 @@ class Session final : public tracer::OpSink {
   void note_foreign_op() { foreign_ops_.fetch_add(1); }
 
   void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
-  // The session of this thread while it co-executes; it takes ops without boxes (unboxed.h). Mostly null elsewhere.
-  static Session* co_executing() {
+  // The session of this thread in a call; it takes ops without boxes (unboxed.h) where nobody wants to see them.
+  static Session* taking_unboxed() {
     Session* session = listening_;
-    return session && session->phase_ == Phase::kCoExecuting && !session->has_recorder() ? session : nullptr;
+    return session && !session->has_recorder() ? session : nullptr;
   }
 
   GraphRunner& runner() { return runner_; }
@@ -97,6 +97,7 @@ class Session final : public tracer::OpSink {
   // For an op that came without boxes: the steps that are left, from go_on or from lead_compute.
   static void box_and_go_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   static void box_and_compute(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  static void box_and_trace(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void listen(bool on);
   static inline thread_local Session* listening_ = nullptr;
 
@@ -115,6 +116,8 @@ class Session final : public tracer::OpSink {
   // ---- tracing
   void trace_op(const graph::OpInfo& op, torch::jit::Stack* stack, const Place& place,
                 std::optional<graph::Reason> foreign);
+  void begin_traced(graph::Node& node, graph::Reason reason);
+  void end_traced(bool known);
   graph::Node* record(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args, const Place& place, bool* known);
   void note_sources(graph::Node& node);
   graph::OperandSource source_of(const OperandView& view) const;
@@ -178,6 +181,7 @@ class Session final : public tracer::OpSink {
   bool run_and_learn(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
                      bool hides_warnings = false);
   void link_results(const graph::OpInfo& op, const torch::jit::Stack& results, const graph::Node& node);
+  void link_result(const at::Tensor& result, const graph::Node& node, size_t output);
   void run_eagerly(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node, graph::Reason reason);
   void log_fallback(const graph::Node& node, graph::Reason reason);
   void settle_operands();

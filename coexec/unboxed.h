@@ -120,7 +120,7 @@ template <class Op, class Result, class... Args>
 class Unboxed<Op, Result(Args...)> {
  public:
   static Result run(c10::DispatchKeySet keys, Args... args) {
-    Session* const session = Session::co_executing();
+    Session* const session = Session::taking_unboxed();
     const Known& op = the_op();
     if (!session || !op.is_ordinary) return box<&tracer::hand_over>(op, keys, args...);
     c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
@@ -129,6 +129,7 @@ class Unboxed<Op, Result(Args...)> {
     session->arrive(keys);
     graph::Node* node = follow(*session, op, args...);
     if (!node) return box<&Session::box_and_go_on>(op, keys, args...);
+    if (session->phase_ == Phase::kTracing) return trace(*session, op, *node, keys, args...);
     if (op.info.kind == graph::OpKind::kView) {
       session->count_in_graph(*node);
       return run_natively(*session, op, args...);
@@ -216,6 +217,42 @@ class Unboxed<Op, Result(Args...)> {
     session.advance(node, edge);
     session.backward_.note_forward(node, session.function_->serial);
     return node;
+  }
+
+  // What Session::trace_op does with an op that the graph knows here.
+  static Result trace(Session& session, const Known& op, graph::Node& node, c10::DispatchKeySet keys, Args... args) {
+    session.begin_traced(node, graph::Reason::tracing);
+    const dynamic::PoolScope pool;
+    if (op.info.kind == graph::OpKind::kCompute) {
+      collect_words(session, op, args...);
+      const auto* signature = session.find_signature(op.info, &node);
+      if (!signature) return box<&Session::box_and_trace>(op, keys, args...);
+      node.note_signature(signature);
+    }
+    const auto end = [&](const auto& results) {
+      if (op.info.kind == graph::OpKind::kCompute) link_results(session, node, results);
+      session.end_traced(/*known=*/true);
+    };
+    if constexpr (std::is_reference_v<Result>) {
+      Result result = run_natively(session, op, args...);
+      end(std::tuple<>());
+      return result;
+    } else {
+      auto result = run_natively(session, op, args...);
+      end(result);
+      return result;
+    }
+  }
+
+  template <class Results>
+  static void link_results(Session& session, const graph::Node& node, const Results& results) {
+    if constexpr (std::is_same_v<Results, at::Tensor>) {
+      session.link_result(results, node, 0);
+    } else if constexpr (unboxed::is_tuple<Results>) {
+      [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
+        (session.link_result(std::get<kIndex>(results), node, kIndex), ...);
+      }(std::make_index_sequence<std::tuple_size_v<Results>>());
+    }
   }
 
   static Result run_natively(Session& session, const Known& op, Args... args) {

@@ -120,13 +120,16 @@ void append_scalar(SignatureWords& words, const c10::IValue& value, bool with_va
   if (with_value) append_constant(words, value);
 }
 
+// No size, no dim, and not a number either: the bits of a nan.
+constexpr auto kNoValue = static_cast<int64_t>(0xfff86e6f6e650000);
+
 void append_constant(SignatureWords& words, const c10::IValue& value) {
   if (value.isInt()) {
     words.push_back(value.toInt());
   } else if (value.isBool()) {
     words.push_back(value.toBool());
   } else if (value.isNone()) {
-    words.push_back(-7);
+    words.push_back(kNoValue);
   } else if (value.isDouble()) {
     words.push_back(std::bit_cast<int64_t>(value.toDouble()));
   } else if (value.isComplexDouble()) {
@@ -143,7 +146,8 @@ void append_constant(SignatureWords& words, const c10::IValue& value) {
   } else if (value.isString()) {
     words.push_back(static_cast<int64_t>(std::hash<std::string>()(value.toStringRef())));
   } else if (value.isDevice()) {
-    words.push_back(static_cast<int64_t>(value.toDevice().type()) << 8 | value.toDevice().index());
+    const auto device = value.toDevice();  // without an index it has index -1
+    words.push_back(static_cast<int64_t>(device.type()) << 8 | static_cast<uint8_t>(device.index()));
   } else {
     words.push_back(static_cast<int64_t>(std::hash<std::string>()(value.tagKind())));
   }

@@ -182,13 +182,13 @@ constexpr double kSqrt2OverPi = M_2_SQRTPI * M_SQRT1_2, kGeluCubic = 0.044715;
 bool is_tanh(const OpBody& b, int position) { return b.argument(position).toStringView() == "tanh"; }
 
 void gelu(OpBody& b) {
-  const Value x = b.in(0), half = b.number(0.5), one = b.number(1);
-  if (is_tanh(b, 1)) {
+  const Value x = b.in(0);
+  if (is_tanh(b, 1)) {  // 1/2 (1 + tanh(y)) is sigmoid(2 y)
     const Value cube = b.mul(b.mul(x, x), x);
-    const Value inner = b.mul(b.number(kSqrt2OverPi), b.add(x, b.mul(b.number(kGeluCubic), cube)));
-    return b.finish(b.mul(b.mul(half, x), b.add(one, b.unary(Op::k_tanh, inner))));
+    const Value inner = b.mul(b.number(2 * kSqrt2OverPi), b.add(x, b.mul(b.number(kGeluCubic), cube)));
+    return b.finish(b.mul(x, b.unary(Op::k_sigmoid, inner)));
   }
-  b.finish(b.mul(b.mul(x, half), b.add(one, b.unary(Op::k_erf, b.mul(x, b.number(M_SQRT1_2))))));
+  b.finish(b.mul(x, b.unary(Op::k_normal_cdf, x)));
 }
 
 void gelu_backward(OpBody& b) {
@@ -202,7 +202,7 @@ void gelu_backward(OpBody& b) {
     const Value right = b.mul(b.mul(b.mul(half, x), b.sub(one, b.mul(t, t))), slope);
     return b.finish(b.mul(gradient, b.add(left, right)));
   }
-  const Value cdf = b.mul(half, b.add(one, b.unary(Op::k_erf, b.mul(x, b.number(M_SQRT1_2)))));
+  const Value cdf = b.unary(Op::k_normal_cdf, x);
   const Value density = b.mul(b.number(M_2_SQRTPI * M_SQRT1_2 * 0.5),
                               b.unary(Op::k_exp_nonpositive, b.mul(b.mul(x, x), b.number(-0.5))));
   b.finish(b.mul(gradient, b.add(cdf, b.mul(x, density))));

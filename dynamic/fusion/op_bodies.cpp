@@ -149,8 +149,9 @@ int last_dim(const Event& event) {
 }
 // The sum is nan, or at least 1 and at most the row's size: its inverse rounds once and does not overflow.
 Value shares_of_row(OpBody& b, Value powers) { return b.mul(powers, b.div(b.number(1), b.sum_of_row(powers))); }
+// A nan makes the sum one, and so the whole row.
 void softmax(OpBody& b) {
-  const Value x = b.in(0), powers = b.unary(Op::k_exp_nonpositive, b.sub(x, b.largest_of_row(x)));
+  const Value x = b.in(0), powers = b.unary(Op::k_exp_nonpositive, b.sub(x, b.largest_number_of_row(x)));
   b.finish(shares_of_row(b, powers));
 }
 // Rows that are masked altogether are zero.
@@ -165,7 +166,7 @@ void softmax_backward(OpBody& b) {
   b.finish(b.mul(b.sub(gradient, b.sum_of_row(b.mul(gradient, y))), y));
 }
 void log_softmax(OpBody& b) {
-  const Value x = b.in(0), below = b.sub(x, b.largest_of_row(x));
+  const Value x = b.in(0), below = b.sub(x, b.largest_number_of_row(x));
   b.finish(b.sub(below, b.unary(Op::k_log, b.sum_of_row(b.unary(Op::k_exp_nonpositive, below)))));
 }
 void log_softmax_backward(OpBody& b) {

@@ -76,6 +76,7 @@ class OpBody {
   // Along the row that the op folds, which is the innermost dim.
   Value sum_of_row(Value value) { return fold(jit::ReduceKind::kSum, value); }
   Value largest_of_row(Value value) { return fold(jit::ReduceKind::kMax, value); }
+  Value largest_number_of_row(Value value) { return fold(jit::ReduceKind::kMaxNumber, value); }  // passes over nans
   Value place_in_row() { return spec_.index(static_cast<int>(spec_.sizes.size()) - 1); }  // int64
   double row_size() const { return static_cast<double>(target_.sizes[folded_]); }
 

@@ -67,12 +67,12 @@ Value* in_pairs(FloatCode& f, Value* x, Value* square, llvm::ArrayRef<double> co
   return sum;
 }
 
-struct ReducedExp {
-  Value* mantissa;  // e^r
-  Value* shifted;   // with n plus what was asked for in its last bits
+struct Power {  // mantissa 2^n
+  Value* mantissa;
+  Value* shifted;  // with n plus what was asked for in its last bits
 };
 // e^x is e^r 2^n.
-ReducedExp reduce_exp(FloatCode& f, Value* x, int added) {
+Power reduce_exp(FloatCode& f, Value* x, int added) {
   auto& b = f.b;
   Value* whole = f.number(kWhole + added);
   Value* shifted = f.fma(x, f.number(kLog2E), whole);
@@ -108,6 +108,17 @@ Value* emit_moderate_exp(FloatCode& f, Value* x) {
   return f.b.CreateFMul(mantissa, power_of_bits(f, shifted));
 }
 
+// 2^(x y).
+Power raise_two(FloatCode& f, Value* x, Value* y, int added) {
+  auto& b = f.b;
+  constexpr double kPower[] = {1.0, 0.6931470036506653, 0.24022239446640015, 0.0555073618888855, 0.009671725332736969,
+                               0.0013264453737065196};
+  Value* whole = f.number(kWhole + added);
+  Value* shifted = f.fma(x, y, whole);
+  Value* rest = f.fma(x, y, b.CreateFSub(whole, shifted));
+  return {in_pairs(f, rest, b.CreateFMul(rest, rest), kPower), bits_of(f, shifted)};
+}
+
 // Near zero x + x P(x^2); from there on 1 - 2^(t Q(t)), where log2 of what is left of 1 is nearly a straight line.
 Value* emit_erf(FloatCode& f, Value* x) {
   auto& b = f.b;
@@ -115,18 +126,32 @@ Value* emit_erf(FloatCode& f, Value* x) {
                               -0.02676253952085972, 0.004987142514437437, -0.0005959857953712344};
   constexpr double kFar[] = {-1.62809419631958,   -0.9171749949455261,    -0.15182405710220337,
                              0.032999295741319656, -0.004630610346794128, 0.0003077806904911995};
-  constexpr double kPower[] = {1.0, 0.6931470036506653, 0.24022239446640015, 0.0555073618888855, 0.009671725332736969,
-                               0.0013264453737065196};
   Value* t = f.at_most(f.fabs(x), 4.5);
   Value* s = b.CreateFMul(t, t);
-  Value* logarithm = b.CreateFMul(in_pairs(f, t, s, kFar), t);
-  Value* whole = f.number(kWhole + kBias);
-  Value* shifted = b.CreateFAdd(logarithm, whole);
-  Value* rest = b.CreateFSub(logarithm, b.CreateFSub(shifted, whole));
-  Value* power = in_pairs(f, rest, b.CreateFMul(rest, rest), kPower);
-  Value* far = b.CreateFSub(f.number(1), b.CreateFMul(power, power_of_bits(f, bits_of(f, shifted))));
+  const auto [power, shifted] = raise_two(f, in_pairs(f, t, s, kFar), t, kBias);
+  Value* far = b.CreateFSub(f.number(1), b.CreateFMul(power, power_of_bits(f, shifted)));
   Value* near = f.fma(in_pairs(f, s, b.CreateFMul(s, s), kNear), t, t);
   return f.copysign(b.CreateSelect(b.CreateFCmpOGT(t, f.number(0.927734375)), far, near), x);
+}
+
+// The tail to one side is 2^(t Q(t) - 1) for t = |x|, straight from there to where it is nothing: what is wanted is as
+// good as the sum of two numbers, of which one is 1/2.
+Value* emit_normal_cdf(FloatCode& f, Value* x) {
+  auto& b = f.b;
+  constexpr double kTail[] = {-1.1511052053015725,    -0.4592081966716403,     -0.05249617632021917,
+                              0.0070634200937114006,  -0.00013693634869876847, -0.0001861802474417834,
+                              3.937769199421903e-05,  -2.8349128152194147e-06};
+  constexpr double kEnd = 9.956670038649001;  // t Q(t) is -126 there: the power's bits are those of zero
+  Value* t = f.at_most(f.fabs(x), kEnd);
+  Value* square = b.CreateFMul(t, t);
+  const llvm::ArrayRef<double> all(kTail);
+  Value* low = in_pairs(f, t, square, all.take_front(4));
+  Value* high = in_pairs(f, t, square, all.drop_front(4));
+  Value* q = f.fma(high, b.CreateFMul(square, square), low);
+  const auto [power, shifted] = raise_two(f, q, t, kBias - 1);
+  Value* tail = b.CreateFMul(power, power_of_bits(f, shifted));
+  Value* is_left = b.CreateICmpSLT(bits_of(f, x), llvm::Constant::getNullValue(whole_numbers(f)));
+  return b.CreateSelect(is_left, tail, b.CreateFSub(f.number(1), tail));
 }
 
 Value* emit_tanh(FloatCode& f, Value* x) {
@@ -217,6 +242,7 @@ Value* try_emit_inline(CodeContext& code, Op op, Value* x) {
   if (op == Op::k_exp) return emit_exp(f, x);
   if (op == Op::k_exp_nonpositive) return emit_exp_nonpositive(f, x);
   if (op == Op::k_erf) return emit_erf(f, x);
+  if (op == Op::k_normal_cdf) return emit_normal_cdf(f, x);
   if (op == Op::k_tanh) return emit_tanh(f, x);
   return nullptr;
 }

@@ -55,8 +55,9 @@ struct Buffer {
   bool operator==(const Buffer&) const = default;
 };
 
-enum class ReduceKind : uint8_t { kSum, kProd, kMax, kMin, kAny, kAll, kCount };
-inline constexpr const char* kReduceNames[] = {"sum", "prod", "max", "min", "any", "all"};
+// kMaxNumber passes over nans (-inf, if there is nothing else), which costs a third of what kMax costs.
+enum class ReduceKind : uint8_t { kSum, kProd, kMax, kMin, kAny, kAll, kMaxNumber, kCount };
+inline constexpr const char* kReduceNames[] = {"sum", "prod", "max", "min", "any", "all", "max_number"};
 
 using ValueId = int32_t;
 

@@ -9,6 +9,7 @@ bool is_expensive(Op op) {
   switch (op) {
     case Op::k_exp:
     case Op::k_exp_nonpositive:
+    case Op::k_normal_cdf:
     case Op::k_expm1:
     case Op::k_log:
     case Op::k_log1p:

@@ -84,6 +84,13 @@ Value* emit_sigmoid(CodeContext& code, Value* x) {
   return b.CreateFDiv(b.CreateSelect(is_left, e, one), b.CreateFAdd(one, e));
 }
 
+Value* emit_normal_cdf(CodeContext& code, Value* x) {
+  auto& b = code.builder;
+  auto number = [&](double value) { return llvm::ConstantFP::get(x->getType(), value); };
+  Value* erf = emit_math_unary(code, Op::k_erf, b.CreateFMul(x, number(M_SQRT1_2)));
+  return b.CreateFMul(number(0.5), b.CreateFAdd(number(1), erf));
+}
+
 // fmod with the sign of the divisor, as Python's %.
 Value* emit_remainder(CodeContext& code, Value* x, Value* y) {
   auto& b = code.builder;
@@ -117,6 +124,7 @@ std::vector<MathSymbol> find_symbols() {
 Value* emit_math_unary(CodeContext& code, Op op, Value* x) {
   if (op == Op::k_sigmoid) return emit_sigmoid(code, x);
   if (Value* value = try_emit_inline(code, op, x)) return value;
+  if (op == Op::k_normal_cdf) return emit_normal_cdf(code, x);
   return call_vector(code, op == Op::k_exp_nonpositive ? "exp" : row_of(op).name, {x});
 }
 

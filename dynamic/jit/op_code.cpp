@@ -13,6 +13,8 @@ namespace {
 using llvm::Value;
 using llvm::Intrinsic::ID;
 
+bool is_maximum(ReduceKind kind) { return kind == ReduceKind::kMax || kind == ReduceKind::kMaxNumber; }
+
 Value* emit_select_nan(CodeContext& code, Value* is_left, Value* left, Value* right) {
   auto& b = code.builder;
   Value* chosen = b.CreateSelect(is_left, left, right);
@@ -141,13 +143,14 @@ Value* emit_fold(CodeContext& code, ReduceKind kind, DType type, Value* total, V
     case ReduceKind::kAll: return b.CreateAnd(total, value);
     default: break;
   }
-  bool is_max = kind == ReduceKind::kMax;
+  bool is_max = is_maximum(kind);
   if (!is_float) {
     return emit_integer_binary(code, is_max ? Op::k_maximum : Op::k_minimum, type, total, value);
   }
   // A nan in the total stays: it compares with nothing.
   Value* is_better = is_max ? b.CreateFCmpOGT(value, total) : b.CreateFCmpOLT(value, total);
   Value* chosen = b.CreateSelect(is_better, value, total);
+  if (kind == ReduceKind::kMaxNumber) return chosen;
   return b.CreateSelect(b.CreateFCmpUNO(value, value), value, chosen);
 }
 
@@ -157,7 +160,7 @@ Value* fold_identity(CodeContext& code, ReduceKind kind, DType type, llvm::Type*
     return lane->isFloatingPointTy() ? llvm::ConstantFP::get(lane, 1.0) : llvm::ConstantInt::get(lane, 1);
   }
   if (kind == ReduceKind::kAll) return llvm::ConstantInt::get(lane, 1);
-  bool is_max = kind == ReduceKind::kMax;
+  bool is_max = is_maximum(kind);
   if (lane->isFloatingPointTy()) return llvm::ConstantFP::getInfinity(lane, is_max);
   unsigned bits = lane->getIntegerBitWidth();
   if (type == DType::kUInt8) return llvm::ConstantInt::get(lane, is_max ? 0 : 0xff);

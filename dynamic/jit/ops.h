@@ -23,6 +23,7 @@ enum class OpClass : uint8_t { kSame, kFloat, kBits, kAny, kCompare, kTest, kSel
   X(store, 1, kSpecial)  /* immediate: buffer */                                                     \
   X(neg, 1, kSame) X(abs, 1, kSame) X(relu, 1, kSame) X(sign, 1, kSame)                              \
   X(exp_nonpositive, 1, kFloat) /* exp of what is at most zero, or nan */                            \
+  X(normal_cdf, 1, kFloat) /* 1/2 (1 + erf(x / sqrt 2)), and that good: small values are not to the last digit */ \
   X(exp, 1, kFloat) X(expm1, 1, kFloat) X(log, 1, kFloat) X(log1p, 1, kFloat) X(log2, 1, kFloat)     \
   X(sqrt, 1, kFloat) X(rsqrt, 1, kFloat) X(reciprocal, 1, kFloat) X(tanh, 1, kFloat)                 \
   X(erf, 1, kFloat) X(sigmoid, 1, kFloat) X(sin, 1, kFloat) X(cos, 1, kFloat) X(floor, 1, kFloat)    \

@@ -162,6 +162,22 @@ TEST(JitMath, ExpOfNonpositiveIsExp) {
   }
 }
 
+// One ulp of the larger of the two numbers that it is a sum of, however small it is; and PyTorch's zero, one and nan.
+TEST(JitMath, NormalCdfIsAsGoodAsASum) {
+  for (auto choice : {TargetChoice::kHost, TargetChoice::kAvx2}) {
+    const at::Tensor points = at::cat({make_points<float>(1000000, 21), at::linspace(-12, 12, 1000001)});
+    for (const auto type : {at::kFloat, at::kDouble}) {
+      const at::Tensor x = points.to(type), y = run_op(Op::k_normal_cdf, {x}, choice);
+      const at::Tensor exact = at::special_ndtr(x.to(at::kDouble));
+      EXPECT_TRUE(has_same_bits(y.isnan(), x.isnan()));
+      const double error = (y - exact).nan_to_num(0).abs().max().item<double>();
+      EXPECT_LE(error, type == at::kFloat ? 0x1p-23 : 0x1p-51);
+      EXPECT_TRUE(y.masked_select(x.lt(-10)).eq(0).all().item<bool>() && y.masked_select(x.gt(10)).eq(1).all().item<bool>());
+      EXPECT_TRUE(y.masked_select(x.eq(0)).eq(0.5).all().item<bool>());
+    }
+  }
+}
+
 TEST(JitMath, ZerosKeepTheirSign) {
   at::Tensor zeros = at::full({3}, -0.0);
   for (Op op : {Op::k_expm1, Op::k_log1p, Op::k_tanh, Op::k_erf, Op::k_sin, Op::k_floor, Op::k_round, Op::k_trunc}) {

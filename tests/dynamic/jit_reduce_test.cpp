@@ -99,6 +99,9 @@ TEST_P(JitReduce, ExtremesAndWholeNumbersAreExact) {
         if (!with_nan && at::isFloatingType(type)) x = x.nan_to_num(1, 1e38, -1e38);
         EXPECT_TRUE(has_same_bits(run_reduce(ReduceKind::kMax, x, shape.dims, GetParam()), x.amax(dims)))
             << type << x.sizes();
+        const at::Tensor numbers = at::isFloatingType(type) ? x.masked_fill(x.isnan(), -HUGE_VAL) : x;
+        EXPECT_TRUE(has_same_bits(run_reduce(ReduceKind::kMaxNumber, x, shape.dims, GetParam()), numbers.amax(dims)))
+            << type << x.sizes();
         EXPECT_TRUE(has_same_bits(run_reduce(ReduceKind::kMin, x, shape.dims, GetParam()), x.amin(dims)))
             << type << x.sizes();
       }

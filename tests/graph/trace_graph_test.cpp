@@ -206,6 +206,19 @@ TEST(TraceGraph, SignatureWordsTellLayoutsApart) {
   EXPECT_NE(one, two);
 }
 
+// A dim may be any number, and a device without an index has the index -1.
+TEST(Layout, ConstantsThatDifferHaveDifferentWords) {
+  std::vector<c10::IValue> constants{c10::IValue(), c10::Device("cpu"), c10::Device("meta"), c10::Device("cuda"),
+                                     c10::Device("cuda:0"), c10::Device("cuda:1"), 0.25, "mean", "sum"};
+  for (int64_t number = -9; number < 9; ++number) constants.emplace_back(number);
+  std::set<std::vector<int64_t>> known;
+  for (const auto& constant : constants) {
+    SignatureWords words;
+    append_constant(words, constant);
+    EXPECT_TRUE(known.emplace(words.begin(), words.end()).second) << constant;
+  }
+}
+
 TEST(Node, KeepsTheLatestSignatureOfEachKind) {
   const auto of_rank = [](size_t rank, int64_t size) {
     Signature signature;

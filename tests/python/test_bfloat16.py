@@ -136,9 +136,9 @@ EAGER = {
     "float16": (lambda x: x.half() * 2, (USUAL,)),
 }
 # Of opposite numbers nearly nothing is left, which is as exact as float32 is: so far apart,
-# absolutely, and so often.
+# absolutely, and on the whole no further from the exact values than eager's.
 CANCELLING = {"gelu", "gelu_backward", "gelu_tanh", "gelu_tanh_backward"}
-LEFT_OVER, MOST_LEFT_OVER = 2e-5, 1e-2
+LEFT_OVER = 2e-5
 # Functions of float32 that are rounded: now and then the last bit hangs on the last of float32.
 MOST_APART = 2e-3
 
@@ -183,9 +183,12 @@ def test_every_pattern_is_as_eager(name):
     eager = function(*tensors)
     apart = units_apart(own, eager)
     assert fused > 0
-    assert (apart > 0).double().mean() <= (MOST_LEFT_OVER if name in CANCELLING else MOST_APART)
     if name in CANCELLING:
+        exact = function(*(t.double() for t in tensors))
+        errors = [(t.double() - exact).abs().nan_to_num(0).mean() for t in (own, eager)]
+        assert errors[0] <= 1.0001 * errors[1]
         apart = apart.masked_fill((own - eager).abs() <= LEFT_OVER, 0)
+    assert (apart > 0).double().mean() <= MOST_APART
     assert apart.max() <= 1
 
 

@@ -421,3 +421,22 @@ def test_mutual_recursion():
 
     calls = [(torch.ones(2), n) for n in [1, 2, 3, 8, 5, 13, 0, 4]]
     assert divergences_of_second_pass(lambda x, n: even(x, n), calls) == 0
+
+
+@pytest.mark.parametrize("make", [torch.ones, torch.full, torch.randn, torch.rand, torch.zeros])
+def test_devices_are_told_apart(make):
+    """Ops without tensors among their arguments, on two devices, in one function and in two."""
+    args = ((3,), 2.0) if make is torch.full else (3,)
+
+    @lockstep.function(when="always")
+    def both():
+        return make(*args), make(*args, device="meta"), make(*args) + 1
+
+    @lockstep.function(when="always")
+    def on_meta():
+        return make(*args, device="meta") + 1
+
+    for _ in range(4):
+        here, there, more = both()
+        assert [t.device.type for t in (here, there, more)] == ["cpu", "meta", "cpu"]
+        assert on_meta().device.type == "meta"
