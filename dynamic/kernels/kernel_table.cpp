@@ -15,11 +15,11 @@ namespace lockstep::dynamic {
 namespace {
 
 constexpr OwnKernelRow kMeasured[] = {
-    {"aten::mm", "", &try_mm},
-    {"aten::addmm", "", &try_addmm},
-    {"aten::bmm", "", &try_bmm},
-    {"aten::convolution", "", nullptr, &try_convolution},
-    {"aten::convolution_backward", "", nullptr, &try_convolution_backward},
+    {"aten::mm", "", &try_mm, nullptr, false, true},
+    {"aten::addmm", "", &try_addmm, nullptr, false, true},
+    {"aten::bmm", "", &try_bmm, nullptr, false, true},
+    {"aten::convolution", "", nullptr, &try_convolution, false, true},
+    {"aten::convolution_backward", "", nullptr, &try_convolution_backward, false, true},
     {"aten::native_batch_norm", "", nullptr, &try_batch_norm},
     {"aten::native_batch_norm_backward", "", nullptr, &try_batch_norm_backward, true},
     {"aten::native_group_norm", "", nullptr, &try_group_norm},

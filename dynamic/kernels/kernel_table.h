@@ -25,6 +25,7 @@ struct OwnKernelRow {
   // batch norm takes (1, C, H, W) with strides (C, 1, ...) for contiguous, that of group norm does not look. What eager
   // computes is what is wanted.
   bool wants_first_contiguous = false;
+  bool multiplies = false;  // nearly all it does; of bfloat16, too, whose results have one type (by_float32.h)
 
   bool run(torch::jit::Stack& stack, bool in_any_order = false) const {
     return map_kernel ? map_kernel(stack, in_any_order) : kernel(stack);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "dynamic/kernels/by_float32.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/kernel_table.h"
 #include "dynamic/kernels/product.h"
@@ -250,6 +251,7 @@ bool run_kernel(const Event& event, torch::jit::Stack& stack) {
   const RoundedProductsScope rounded(event.rounds_products);
   const bool in_any_order = own && own->map_kernel && event.may_hide() && has_contiguous_maps(event, *own);
   if (own && own->run(stack, in_any_order)) return true;
+  if (own && own->multiplies && try_by_float32(op, *own, stack)) return true;
   op.handle.callBoxed(&stack);
   return false;
 }

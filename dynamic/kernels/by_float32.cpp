@@ -1,0 +1,93 @@
+#include "dynamic/kernels/by_float32.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <functional>
+#include <optional>
+
+#include "dynamic/kernels/kernel_choice.h"
+#include "graph/layout.h"
+
+namespace lockstep::dynamic {
+
+namespace {
+
+constexpr int64_t kSmallestWork = 1 << 14;  // values; below it the calls themselves count
+constexpr int64_t kByFloat32 = 20;          // of the problem; products have smaller ones
+enum Way { kAsEager, kWidened };
+
+bool has_instructions() {
+  static const bool has = __builtin_cpu_supports("avx512bf16");
+  return has;
+}
+
+bool is_plain_bfloat16(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.scalar_type() == at::kBFloat16 && !tensor.is_neg();
+}
+
+template <class F>
+void each_tensor(const torch::jit::Stack& stack, F visit) {
+  for (const auto& value : stack)
+    if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor());
+}
+
+torch::jit::Stack converted(const torch::jit::Stack& stack, at::ScalarType type) {
+  torch::jit::Stack result = stack;
+  for (auto& value : result)
+    if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().to(type);
+  return result;
+}
+
+Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack) {
+  graph::SignatureWords words;
+  for (const auto& value : stack) {
+    if (!value.isTensor() || !value.toTensor().defined()) {
+      graph::append_constant(words, value.isTensor() ? c10::IValue() : value);
+      continue;
+    }
+    const auto& tensor = value.toTensor();
+    words.push_back(tensor.is_contiguous());
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) words.push_back(dim == 0 ? rough_size(tensor.size(0)) : tensor.size(dim));
+  }
+  Problem problem{kByFloat32, static_cast<int64_t>(std::hash<std::string>()(op.name)), at::get_num_threads()};
+  problem.insert(problem.end(), words.begin(), words.end());
+  return problem;
+}
+
+}  // namespace
+
+bool try_by_float32(const graph::OpInfo& op, const OwnKernelRow& row, torch::jit::Stack& stack) {
+  if ((has_instructions() && forced_way < 0) || at::globalContext().deterministicAlgorithms()) return false;
+  int64_t values = 0, bytes = 0;
+  bool are_plain = true;
+  each_tensor(stack, [&](const at::Tensor& tensor) {
+    are_plain &= is_plain_bfloat16(tensor);
+    values += tensor.numel();
+    bytes += static_cast<int64_t>(tensor.nbytes());
+  });
+  if (!are_plain || values < kSmallestWork) return false;
+  const auto problem = problem_of(op, stack);
+  const bool is_settled = choice_for(problem).settled_way() >= 0;
+  torch::jit::Stack results;
+  run_chosen(
+      problem, 1u << kAsEager | 1u << kWidened, static_cast<double>(values), [](int) { return 1.0; },
+      [&](int way, size_t of_eager) { return way == kAsEager ? of_eager : 3 * of_eager + 2 * static_cast<size_t>(bytes); },
+      [](int) {},
+      [&](int way) {
+        if (way == kAsEager) {
+          results = stack;
+          op.handle.callBoxed(&results);
+          return;
+        }
+        std::optional<FixedChoiceScope> fixed;  // one thing is measured at a time
+        if (!is_settled) fixed.emplace(true);
+        results = converted(stack, at::kFloat);
+        if (!row.run(results)) op.handle.callBoxed(&results);
+        results = converted(results, at::kBFloat16);
+      });
+  stack = std::move(results);
+  return true;
+}
+
+}  // namespace lockstep::dynamic

@@ -1,0 +1,109 @@
+// Products and convolutions of bfloat16 by way of float32: as near to the exact values as one rounding allows.
+#include "dynamic/kernels/by_float32.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "dynamic/kernels/kernel_choice.h"
+
+namespace lockstep::dynamic {
+namespace {
+
+using torch::jit::Stack;
+
+struct ByFloat32 : testing::TestWithParam<int> {  // the way that is taken
+  void SetUp() override {
+    setenv("LOCKSTEP_CACHE", "", 1);
+    forget_choices();
+    forced_way = GetParam();
+    at::manual_seed(0);
+  }
+  void TearDown() override { forced_way = -1; }
+};
+INSTANTIATE_TEST_SUITE_P(Ways, ByFloat32, testing::Values(0, 1));
+
+Stack in_type(Stack stack, at::ScalarType type) {
+  for (auto& value : stack)
+    if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().to(type);
+  return stack;
+}
+
+void expect_one_rounding(const char* name, const Stack& arguments) {
+  const auto& op = *graph::find_op_info(name);
+  Stack own = in_type(arguments, at::kBFloat16), exact = in_type(own, at::kDouble), eager = own;
+  ASSERT_TRUE(try_by_float32(op, *find_own_kernel(op), own)) << name;
+  op.handle.callBoxed(&exact);
+  op.handle.callBoxed(&eager);
+  ASSERT_EQ(own.size(), exact.size());
+  for (size_t r = 0; r < own.size(); ++r) {
+    if (!exact[r].isTensor() || !exact[r].toTensor().defined()) {
+      EXPECT_FALSE(own[r].isTensor() && own[r].toTensor().defined());
+      continue;
+    }
+    const auto result = own[r].toTensor(), wanted = exact[r].toTensor();
+    EXPECT_EQ(result.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(result.sizes(), wanted.sizes());
+    EXPECT_EQ(result.strides(), eager[r].toTensor().strides());
+    if (forced_way == 0) {
+      EXPECT_TRUE(result.equal(eager[r].toTensor())) << name << r;
+      continue;
+    }
+    const auto most = wanted.abs() * 0x1p-8 * 1.01 + wanted.abs().max() * 1e-5;  // what float32's sums may add
+    EXPECT_TRUE(((result.to(at::kDouble) - wanted).abs() <= most).all().item<bool>()) << name << r;
+  }
+}
+
+TEST_P(ByFloat32, Products) {
+  const auto left = at::randn({60, 170}), right = at::randn({170, 90});
+  expect_one_rounding("aten::mm", {left, right});
+  expect_one_rounding("aten::mm", {left, at::randn({90, 170}).t()});
+  expect_one_rounding("aten::addmm", {at::randn({90}), left, right, 1, 1});
+  expect_one_rounding("aten::addmm", {at::randn({60, 90}), left, right, 0.5, 2.0});
+  expect_one_rounding("aten::bmm", {at::randn({4, 60, 70}), at::randn({4, 70, 50})});
+}
+
+TEST_P(ByFloat32, Convolutions) {
+  const std::vector<int64_t> one{1, 1}, none{0, 0};
+  for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
+    const auto input = at::randn({4, 8, 24, 24}).contiguous(format), weight = at::randn({12, 8, 3, 3});
+    const auto gradient = at::randn({4, 12, 24, 24}).contiguous(format), bias = at::randn({12});
+    expect_one_rounding("aten::convolution", {input, weight, bias, one, one, one, false, none, 1});
+    expect_one_rounding("aten::convolution", {input, weight, c10::IValue(), one, one, one, false, none, 1});
+    const std::vector<int64_t> bias_sizes{12};
+    for (const bool wants_input : {false, true})
+      expect_one_rounding("aten::convolution_backward", {gradient, input, weight, bias_sizes, one, one, one, false, none, 1,
+                                                         std::vector<bool>{wants_input, true, true}});
+  }
+}
+
+TEST_P(ByFloat32, OtherTypesAndFewValuesAreLeftAlone) {
+  const auto& op = *graph::find_op_info("aten::mm");
+  for (const auto& stack : {Stack{at::randn({200, 200}), at::randn({200, 200})},
+                            Stack{at::randn({4, 5}).to(at::kBFloat16), at::randn({5, 6}).to(at::kBFloat16)}}) {
+    Stack own = stack;
+    EXPECT_FALSE(try_by_float32(op, *find_own_kernel(op), own));
+    EXPECT_EQ(own.size(), 2u);
+  }
+}
+
+TEST(ByFloat32Choice, SettlesAndStays) {
+  if (__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "the processor multiplies bfloat16";
+  setenv("LOCKSTEP_CACHE", "", 1);
+  forget_choices();
+  const auto& op = *graph::find_op_info("aten::mm");
+  const auto left = at::randn({200, 300}).to(at::kBFloat16), right = at::randn({300, 200}).to(at::kBFloat16);
+  const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble));
+  uint64_t prepared = 0;
+  for (int call = 0; call < 12; ++call) {
+    prepared = preparation_count;
+    Stack stack{left, right};
+    ASSERT_TRUE(try_by_float32(op, *find_own_kernel(op), stack));
+    EXPECT_LE((stack[0].toTensor().to(at::kDouble) - exact).abs().max().item<double>(), 0x1p-7 * exact.abs().max().item<double>());
+  }
+  EXPECT_EQ(prepared, preparation_count);  // the last call measured nothing
+}
+
+}  // namespace
+}  // namespace lockstep::dynamic
