@@ -105,14 +105,6 @@ void Session::box_and_compute(const c10::OperatorHandle& op, c10::DispatchKeySet
   listening_->lead_compute(info, stack, listening_->cursor_);
 }
 
-// Known, but for what it makes of its operands.
-void Session::box_and_trace(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const OpInfo& info = graph::op_info(op);
-  listening_->collect_operands(info, torch::jit::last(*stack, info.args.size()));
-  listening_->build_words(info, torch::jit::last(*stack, info.args.size()));
-  listening_->end_traced(listening_->run_and_learn(info, stack, listening_->cursor_));
-}
-
 // An op that will not be left out: where it goes on, and where it stands in the program.
 void Session::arrive(c10::DispatchKeySet keys) {
   keys_ = keys.remove(tracer::kHookKey);

@@ -288,6 +288,15 @@ void Session::end_traced(bool known) {
   hand_over_cores();
 }
 
+// Known, but for what it makes of its operands.
+void Session::box_and_trace(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const OpInfo& info = graph::op_info(op);
+  const auto args = torch::jit::last(*stack, info.args.size());
+  listening_->collect_operands(info, args);
+  listening_->build_words(info, args);
+  listening_->end_traced(listening_->run_and_learn(info, stack, listening_->cursor_));
+}
+
 void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
                        std::optional<Reason> foreign) {
   const auto args = torch::jit::last(*stack, op.args.size());
