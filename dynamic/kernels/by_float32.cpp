@@ -22,8 +22,11 @@ bool has_instructions() {
   return has;
 }
 
-bool is_plain_bfloat16(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.scalar_type() == at::kBFloat16 && !tensor.is_neg();
+bool is_plain(const at::Tensor& tensor) { return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_neg(); }
+
+// Of its results, how many have the type of its operands: what attention keeps of its sums is float32 in any case.
+size_t results_of(const graph::OpInfo& op) {
+  return op.name == "aten::_scaled_dot_product_flash_attention_for_cpu" ? 1 : op.returns.size();
 }
 
 template <class F>
@@ -32,11 +35,12 @@ void each_tensor(const torch::jit::Stack& stack, F visit) {
     if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor());
 }
 
-torch::jit::Stack converted(const torch::jit::Stack& stack, at::ScalarType type) {
-  torch::jit::Stack result = stack;
-  for (auto& value : result)
-    if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().to(type);
-  return result;
+// Of the first `count` values the tensors of one type.
+torch::jit::Stack converted(torch::jit::Stack stack, at::ScalarType from, at::ScalarType to, size_t count) {
+  for (size_t i = 0; i < count; ++i)
+    if (auto& value = stack[i]; value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == from)
+      value = value.toTensor().to(to);
+  return stack;
 }
 
 Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack) {
@@ -57,12 +61,12 @@ Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack) {
 
 }  // namespace
 
-bool try_by_float32(const graph::OpInfo& op, const OwnKernelRow& row, torch::jit::Stack& stack) {
+bool try_by_float32(const graph::OpInfo& op, const OwnKernelRow* row, torch::jit::Stack& stack) {
   if ((has_instructions() && forced_way < 0) || at::globalContext().deterministicAlgorithms()) return false;
   int64_t values = 0, bytes = 0;
-  bool are_plain = true;
+  bool are_plain = stack[0].isTensor() && stack[0].toTensor().scalar_type() == at::kBFloat16;
   each_tensor(stack, [&](const at::Tensor& tensor) {
-    are_plain &= is_plain_bfloat16(tensor);
+    are_plain &= is_plain(tensor);
     values += tensor.numel();
     bytes += static_cast<int64_t>(tensor.nbytes());
   });
@@ -82,9 +86,9 @@ bool try_by_float32(const graph::OpInfo& op, const OwnKernelRow& row, torch::jit
         }
         std::optional<FixedChoiceScope> fixed;  // one thing is measured at a time
         if (!is_settled) fixed.emplace(true);
-        results = converted(stack, at::kFloat);
-        if (!row.run(results)) op.handle.callBoxed(&results);
-        results = converted(results, at::kBFloat16);
+        results = converted(stack, at::kBFloat16, at::kFloat, stack.size());
+        if (!row || !row->run(results)) op.handle.callBoxed(&results);
+        results = converted(std::move(results), at::kFloat, at::kBFloat16, results_of(op));
       });
   stack = std::move(results);
   return true;

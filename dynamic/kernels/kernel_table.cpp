@@ -1,5 +1,7 @@
 #include "dynamic/kernels/kernel_table.h"
 
+#include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 #include "dynamic/kernels/batch_norm.h"
@@ -15,11 +17,11 @@ namespace lockstep::dynamic {
 namespace {
 
 constexpr OwnKernelRow kMeasured[] = {
-    {"aten::mm", "", &try_mm, nullptr, false, true},
-    {"aten::addmm", "", &try_addmm, nullptr, false, true},
-    {"aten::bmm", "", &try_bmm, nullptr, false, true},
-    {"aten::convolution", "", nullptr, &try_convolution, false, true},
-    {"aten::convolution_backward", "", nullptr, &try_convolution_backward, false, true},
+    {"aten::mm", "", &try_mm},
+    {"aten::addmm", "", &try_addmm},
+    {"aten::bmm", "", &try_bmm},
+    {"aten::convolution", "", nullptr, &try_convolution},
+    {"aten::convolution_backward", "", nullptr, &try_convolution_backward},
     {"aten::native_batch_norm", "", nullptr, &try_batch_norm},
     {"aten::native_batch_norm_backward", "", nullptr, &try_batch_norm_backward, true},
     {"aten::native_group_norm", "", nullptr, &try_group_norm},
@@ -47,6 +49,17 @@ constexpr OwnKernelRow kExact[] = {
     {"aten::_foreach_mul_", "Tensor", &try_foreach_scale},
 };
 
+constexpr const char* kMultiply[] = {
+    "aten::mm",
+    "aten::addmm",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::convolution",
+    "aten::convolution_backward",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+};
+
 // PyTorch's own kernels for these keep the order of their maps.
 constexpr struct {
   const char* name;
@@ -68,7 +81,7 @@ constexpr struct {
 
 struct KernelFacts {
   const OwnKernelRow* row = nullptr;
-  bool is_joined = false, is_measured = false;
+  bool is_joined = false, is_measured = false, multiplies = false;
   bool raises_versions = false;  // PyTorch's kernel does, by the ops that it calls for each tensor
   MapOrder order = MapOrder::kPlanes;
   bool may_round_otherwise = false;
@@ -91,7 +104,8 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
   facts.row = find_row(joined_kernels());
   if (!facts.row) facts.row = find_row(measured_kernels());
   facts.is_measured = find_row(measured_kernels()) != nullptr;
-  facts.may_round_otherwise = facts.row != nullptr;
+  facts.multiplies = std::any_of(std::begin(kMultiply), std::end(kMultiply), [&](const char* name) { return is_named(name, ""); });
+  facts.may_round_otherwise = facts.row != nullptr || facts.multiplies;
   if (!facts.row) facts.row = find_row(kJoinedExact);
   facts.raises_versions = find_row(kJoinedExact) != nullptr;
   facts.is_joined = find_row(joined_kernels()) || facts.raises_versions;
@@ -121,6 +135,8 @@ std::span<const OwnKernelRow> exact_kernels() { return kExact; }
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op) { return find_facts(op).row; }
 
 bool is_measured(const graph::OpInfo& op) { return find_facts(op).is_measured; }
+
+bool multiplies(const graph::OpInfo& op) { return find_facts(op).multiplies; }
 
 bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack) {
   if (op.args.empty() || op.args[0].kind != graph::ArgKind::kTensorList) return false;

@@ -25,7 +25,6 @@ struct OwnKernelRow {
   // batch norm takes (1, C, H, W) with strides (C, 1, ...) for contiguous, that of group norm does not look. What eager
   // computes is what is wanted.
   bool wants_first_contiguous = false;
-  bool multiplies = false;  // nearly all it does; of bfloat16, too, whose results have one type (by_float32.h)
 
   bool run(torch::jit::Stack& stack, bool in_any_order = false) const {
     return map_kernel ? map_kernel(stack, in_any_order) : kernel(stack);
@@ -46,6 +45,7 @@ std::span<const OwnKernelRow> joined_kernels();
 // Null if there is none.
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op);
 bool is_measured(const graph::OpInfo& op);  // it is one of measured_kernels()
+bool multiplies(const graph::OpInfo& op);  // nearly all it does: of bfloat16 perhaps by way of float32 (by_float32.h)
 // Those that are joined alone; with other values below the arguments.
 bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack);
 MapOrder map_order_of(const graph::OpInfo& op);

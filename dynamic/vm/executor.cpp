@@ -246,12 +246,13 @@ namespace {
 bool run_kernel(const Event& event, torch::jit::Stack& stack) {
   const auto& op = event.op();
   const auto* own = event.is_strict ? nullptr : find_own_kernel(op);
-  if (own && !event.passes.has(Pass::k_choose_kernels) && is_measured(op)) own = nullptr;
+  const bool may_measure = !event.is_strict && event.passes.has(Pass::k_choose_kernels);
+  if (own && !may_measure && is_measured(op)) own = nullptr;
   const FixedChoiceScope fixed(event.is_deterministic);
   const RoundedProductsScope rounded(event.rounds_products);
   const bool in_any_order = own && own->map_kernel && event.may_hide() && has_contiguous_maps(event, *own);
   if (own && own->run(stack, in_any_order)) return true;
-  if (own && own->multiplies && try_by_float32(op, *own, stack)) return true;
+  if (may_measure && multiplies(op) && try_by_float32(op, own, stack)) return true;
   op.handle.callBoxed(&stack);
   return false;
 }

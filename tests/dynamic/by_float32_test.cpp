@@ -30,10 +30,10 @@ Stack in_type(Stack stack, at::ScalarType type) {
   return stack;
 }
 
-void expect_one_rounding(const char* name, const Stack& arguments) {
+void expect_one_rounding(const char* name, const Stack& arguments, double of_sums = 1e-5) {
   const auto& op = *graph::find_op_info(name);
   Stack own = in_type(arguments, at::kBFloat16), exact = in_type(own, at::kDouble), eager = own;
-  ASSERT_TRUE(try_by_float32(op, *find_own_kernel(op), own)) << name;
+  ASSERT_TRUE(try_by_float32(op, find_own_kernel(op), own)) << name;
   op.handle.callBoxed(&exact);
   op.handle.callBoxed(&eager);
   ASSERT_EQ(own.size(), exact.size());
@@ -43,14 +43,14 @@ void expect_one_rounding(const char* name, const Stack& arguments) {
       continue;
     }
     const auto result = own[r].toTensor(), wanted = exact[r].toTensor();
-    EXPECT_EQ(result.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(result.scalar_type(), eager[r].toTensor().scalar_type());
     EXPECT_EQ(result.sizes(), wanted.sizes());
     EXPECT_EQ(result.strides(), eager[r].toTensor().strides());
     if (forced_way == 0) {
       EXPECT_TRUE(result.equal(eager[r].toTensor())) << name << r;
       continue;
     }
-    const auto most = wanted.abs() * 0x1p-8 * 1.01 + wanted.abs().max() * 1e-5;  // what float32's sums may add
+    const auto most = wanted.abs() * 0x1p-8 * 1.01 + wanted.abs().max() * of_sums;  // what float32's sums may add
     EXPECT_TRUE(((result.to(at::kDouble) - wanted).abs() <= most).all().item<bool>()) << name << r;
   }
 }
@@ -61,6 +61,7 @@ TEST_P(ByFloat32, Products) {
   expect_one_rounding("aten::mm", {left, at::randn({90, 170}).t()});
   expect_one_rounding("aten::addmm", {at::randn({90}), left, right, 1, 1});
   expect_one_rounding("aten::addmm", {at::randn({60, 90}), left, right, 0.5, 2.0});
+  expect_one_rounding("aten::baddbmm", {at::randn({4, 60, 50}), at::randn({4, 60, 70}), at::randn({4, 70, 50}), 1, 0.5});
   expect_one_rounding("aten::bmm", {at::randn({4, 60, 70}), at::randn({4, 70, 50})});
 }
 
@@ -78,12 +79,37 @@ TEST_P(ByFloat32, Convolutions) {
   }
 }
 
+TEST_P(ByFloat32, Attention) {
+  const auto q = at::randn({2, 4, 64, 16}), k = at::randn({2, 4, 64, 16}), v = at::randn({2, 4, 64, 16}), mask = at::randn({64, 64});
+  for (const bool is_causal : {false, true}) {
+    const c10::IValue given = is_causal ? c10::IValue() : c10::IValue(mask), scale = 0.3;
+    expect_one_rounding("aten::_scaled_dot_product_flash_attention_for_cpu", {q, k, v, 0.0, is_causal, given, scale});
+  }
+}
+
+// What PyTorch computes from the same operands in float32, with the sums that the forward pass kept.
+TEST_P(ByFloat32, GradientOfAttention) {
+  const auto bfloat16 = [](int64_t size) { return at::randn({2, 4, size, 16}).to(at::kBFloat16); };
+  const auto q = bfloat16(40), k = bfloat16(40), v = bfloat16(40), gradient = bfloat16(40);
+  const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v);
+  const auto& op = *graph::find_op_info("aten::_scaled_dot_product_flash_attention_for_cpu_backward");
+  Stack own{gradient, q, k, v, out, sums, 0.0, false, c10::IValue(), c10::IValue()};
+  Stack exact = in_type(own, at::kFloat);
+  ASSERT_TRUE(try_by_float32(op, find_own_kernel(op), own));
+  op.handle.callBoxed(&exact);
+  for (size_t r = 0; r < 3; ++r) {
+    const auto result = own[r].toTensor(), wanted = exact[r].toTensor();
+    EXPECT_EQ(result.scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(at::allclose(result.to(at::kFloat), wanted, forced_way == 1 ? 0x1p-8 : 0.02, forced_way == 1 ? 1e-6 : 0.02));
+  }
+}
+
 TEST_P(ByFloat32, OtherTypesAndFewValuesAreLeftAlone) {
   const auto& op = *graph::find_op_info("aten::mm");
   for (const auto& stack : {Stack{at::randn({200, 200}), at::randn({200, 200})},
                             Stack{at::randn({4, 5}).to(at::kBFloat16), at::randn({5, 6}).to(at::kBFloat16)}}) {
     Stack own = stack;
-    EXPECT_FALSE(try_by_float32(op, *find_own_kernel(op), own));
+    EXPECT_FALSE(try_by_float32(op, find_own_kernel(op), own));
     EXPECT_EQ(own.size(), 2u);
   }
 }
@@ -99,7 +125,7 @@ TEST(ByFloat32Choice, SettlesAndStays) {
   for (int call = 0; call < 12; ++call) {
     prepared = preparation_count;
     Stack stack{left, right};
-    ASSERT_TRUE(try_by_float32(op, *find_own_kernel(op), stack));
+    ASSERT_TRUE(try_by_float32(op, find_own_kernel(op), stack));
     EXPECT_LE((stack[0].toTensor().to(at::kDouble) - exact).abs().max().item<double>(), 0x1p-7 * exact.abs().max().item<double>());
   }
   EXPECT_EQ(prepared, preparation_count);  // the last call measured nothing
