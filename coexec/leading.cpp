@@ -194,9 +194,13 @@ std::optional<Reason> Session::collect_operand(const at::Tensor& tensor, int arg
 
 void Session::begin_words(const OpInfo& op) {
   words_.clear();
+  const auto& context = at::globalContext();
   const bool counts_versions = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
+  const bool has_inference_tensors =
+      std::any_of(operands_.begin(), operands_.end(), [](const auto& view) { return view.tensor && view.tensor->is_inference(); });
   words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) | (counts_versions ? 256 : 0) |
-                   (c10::GradMode::is_enabled() ? 512 : 0));
+                   (c10::GradMode::is_enabled() ? 512 : 0) | (has_inference_tensors ? 1024 : 0) |
+                   (context.deterministicAlgorithms() ? 2048 : 0) | (context.deterministicAlgorithmsWarnOnly() ? 4096 : 0));
   if (op.asks_for_threads)
     words_.push_back(at::get_num_threads() * 2 + at::globalContext().userEnabledMkldnn());
 }
@@ -470,7 +474,11 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   if (signature && (signature->warns || signature->resizes))
     return run_eagerly(op, stack, node, signature->warns ? Reason::warns : Reason::resizes_output);
   count_in_graph(*node);
-  if (!signature && op.writes) {  // sizes and version counters of the user's tensors may change: seen only here
+  // Versions of results, errors and warnings may be others than before: seen only here, as are sizes and versions of what is
+  // written.
+  const bool is_new_mode = node->signature && node->signature->words[0] != words_[0];
+  const bool is_special = !is_dynamic && (is_new_mode || at::globalContext().deterministicAlgorithms());
+  if (!signature && (op.writes || is_special)) {
     drain();
     return run_at_rest();
   }

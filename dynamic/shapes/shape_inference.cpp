@@ -213,10 +213,21 @@ bool puts_number_by_mask(at::ArrayRef<c10::IValue> args) {
          mask.sizes() == sizes.slice(dim, mask.dim());
 }
 
+namespace {
+
+// Which words an op takes its kernel alone knows.
+bool has_new_words(at::ArrayRef<c10::IValue> args, const std::vector<bool>& varies) {
+  for (size_t a = 0; a < std::min(args.size(), varies.size()); ++a)
+    if (varies[a] && args[a].isString()) return true;
+  return false;
+}
+
+}  // namespace
+
 bool infer_results(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies) {
   if (learned.op->returns_out || !known.list_sizes.empty() || !is_alike(learned, known) || writes_with_overlap(learned) ||
-      !infer_outputs(learned, known, args, varies))
+      has_new_words(args, varies) || !infer_outputs(learned, known, args, varies))
     return false;
   if (learned.inputs.size() == known.inputs.size()) learned.version_bumps = known.version_bumps;
   learned.output_versions = known.output_versions;

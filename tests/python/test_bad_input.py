@@ -353,3 +353,54 @@ def test_script_with_a_syntax_error(tmp_path):
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "SyntaxError: invalid syntax"
     assert "__main__.py" not in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_a_word_that_a_kernel_does_not_know(numerics, needs_gradient):
+    """At its line, also where the op ran with another word before."""
+    x = torch.randn(64, requires_grad=needs_gradient)
+
+    @lockstep.function(when="always", numerics=numerics)
+    def curve(approximate):
+        try:
+            y = torch.nn.functional.gelu(x, approximate=approximate)
+            return y + torch.ones(64) * 2
+        except RuntimeError as error:
+            return str(error)
+
+    for word in ("none", "none", "Tanh", "none", "tanh", "Tanh", "none", "other"):
+        result = curve(word)
+        if word in ("Tanh", "other"):
+            assert isinstance(result, str) and "approximate argument must be either" in result
+        else:
+            assert torch.allclose(result, torch.nn.functional.gelu(x, approximate=word) + 2)
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+def test_what_deterministic_algorithms_refuse(numerics):
+    """Also after calls in which nothing was refused, and as a warning."""
+
+    def put(mode):
+        torch.use_deterministic_algorithms(mode != "any", warn_only=mode == "warned")
+        try:
+            return torch.put(torch.zeros(4), torch.tensor([1]), torch.tensor([3.0])) + 1
+        except RuntimeError as error:
+            return str(error)
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    in_lockstep = lockstep.function(when="always", numerics=numerics)(put)
+    for mode in ("any", "any", "refused", "any", "warned", "refused", "warned", "any"):
+        with warnings.catch_warnings(record=True) as eager_warnings:
+            warnings.simplefilter("always")
+            expected = put(mode)
+        with warnings.catch_warnings(record=True) as own_warnings:
+            warnings.simplefilter("always")
+            result = in_lockstep(mode)
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert len(own_warnings) == len(eager_warnings) == (mode == "warned")
+        if mode == "refused":
+            assert result == expected and "does not have a deterministic implementation" in result
+        else:
+            assert torch.equal(result, expected)

@@ -440,3 +440,18 @@ def test_devices_are_told_apart(make):
         here, there, more = both()
         assert [t.device.type for t in (here, there, more)] == ["cpu", "meta", "cpu"]
         assert on_meta().device.type == "meta"
+
+
+def test_versions_of_what_is_made_of_inference_tensors():
+    """Kernels count writes to their results there, and elsewhere not."""
+
+    def versions(index):
+        with torch.inference_mode(index % 2 == 0):
+            y = torch.ones(7, 3)
+        return [
+            op(y)._version for op in (torch.sum, torch.mean, torch.prod, torch.any, torch.relu)
+        ]
+
+    in_lockstep = lockstep.function(when="always", numerics="strict")(versions)
+    for index in range(6):
+        assert in_lockstep(index) == versions(index)
