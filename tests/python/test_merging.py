@@ -448,9 +448,7 @@ def test_versions_of_what_is_made_of_inference_tensors():
     def versions(index):
         with torch.inference_mode(index % 2 == 0):
             y = torch.ones(7, 3)
-        return [
-            op(y)._version for op in (torch.sum, torch.mean, torch.prod, torch.any, torch.relu)
-        ]
+        return [op(y)._version for op in (torch.sum, torch.mean, torch.prod, torch.any, torch.relu)]
 
     in_lockstep = lockstep.function(when="always", numerics="strict")(versions)
     for index in range(6):
