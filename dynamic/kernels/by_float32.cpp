@@ -22,17 +22,22 @@ bool has_instructions() {
   return has;
 }
 
-bool is_plain(const at::Tensor& tensor) { return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_neg(); }
-
-// Of its results, how many have the type of its operands: what attention keeps of its sums is float32 in any case.
+// What attention keeps of its sums is float32 in any case.
+constexpr size_t kSumsOfResults = 1, kSumsOfArguments = 5;
 size_t results_of(const graph::OpInfo& op) {
-  return op.name == "aten::_scaled_dot_product_flash_attention_for_cpu" ? 1 : op.returns.size();
+  return op.name == "aten::_scaled_dot_product_flash_attention_for_cpu" ? kSumsOfResults : op.returns.size();
 }
 
-template <class F>
-void each_tensor(const torch::jit::Stack& stack, F visit) {
-  for (const auto& value : stack)
-    if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor());
+// Of other types, or of several, PyTorch's kernel may say that it does not take them.
+bool are_plain(const graph::OpInfo& op, const torch::jit::Stack& stack) {
+  const bool has_sums = op.name == "aten::_scaled_dot_product_flash_attention_for_cpu_backward";
+  for (size_t i = 0; i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const auto& tensor = stack[i].toTensor();
+    const auto type = has_sums && i == kSumsOfArguments ? at::kFloat : at::kBFloat16;
+    if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor.is_neg() || tensor.scalar_type() != type) return false;
+  }
+  return true;
 }
 
 // Of the first `count` values the tensors of one type.
@@ -63,14 +68,14 @@ Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack) {
 
 bool try_by_float32(const graph::OpInfo& op, const OwnKernelRow* row, torch::jit::Stack& stack) {
   if ((has_instructions() && forced_way < 0) || at::globalContext().deterministicAlgorithms()) return false;
+  if (!are_plain(op, stack)) return false;
   int64_t values = 0, bytes = 0;
-  bool are_plain = stack[0].isTensor() && stack[0].toTensor().scalar_type() == at::kBFloat16;
-  each_tensor(stack, [&](const at::Tensor& tensor) {
-    are_plain &= is_plain(tensor);
-    values += tensor.numel();
-    bytes += static_cast<int64_t>(tensor.nbytes());
-  });
-  if (!are_plain || values < kSmallestWork) return false;
+  for (const auto& value : stack) {
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    values += value.toTensor().numel();
+    bytes += static_cast<int64_t>(value.toTensor().nbytes());
+  }
+  if (values < kSmallestWork) return false;
   const auto problem = problem_of(op, stack);
   const bool is_settled = choice_for(problem).settled_way() >= 0;
   torch::jit::Stack results;

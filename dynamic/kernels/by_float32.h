@@ -1,5 +1,5 @@
-// Products, convolutions and attention of bfloat16 by way of float32, where the processor cannot multiply pairs of bfloat16: what
-// PyTorch has there goes one by one. Sums are float32 and are rounded once, in either.
+// Products, convolutions and attention of bfloat16 by way of float32, where the processor cannot multiply pairs of
+// bfloat16: what PyTorch has there goes one by one. Sums are float32 and are rounded once, in either.
 #pragma once
 
 #include <ATen/core/stack.h>

@@ -129,6 +129,10 @@ TEST(ByFloat32Choice, SettlesAndStays) {
     EXPECT_LE((stack[0].toTensor().to(at::kDouble) - exact).abs().max().item<double>(), 0x1p-7 * exact.abs().max().item<double>());
   }
   EXPECT_EQ(prepared, preparation_count);  // the last call measured nothing
+  for (const auto& mixed : {Stack{left, right.to(at::kFloat)}, Stack{left.to(at::kFloat), right}}) {
+    Stack stack = mixed;
+    EXPECT_FALSE(try_by_float32(op, find_own_kernel(op), stack));  // PyTorch's kernel refuses them
+  }
 }
 
 }  // namespace
