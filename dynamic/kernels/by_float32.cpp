@@ -57,7 +57,7 @@ Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack) {
     }
     const auto& tensor = value.toTensor();
     words.push_back(tensor.is_contiguous());
-    for (int64_t dim = 0; dim < tensor.dim(); ++dim) words.push_back(dim == 0 ? rough_size(tensor.size(0)) : tensor.size(dim));
+    for (const int64_t size : tensor.sizes()) words.push_back(rough_size(size));  // sequences may grow from call to call
   }
   Problem problem{kByFloat32, static_cast<int64_t>(std::hash<std::string>()(op.name)), at::get_num_threads()};
   problem.insert(problem.end(), words.begin(), words.end());
