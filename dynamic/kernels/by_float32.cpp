@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "dynamic/kernels/kernel_choice.h"
+#include "dynamic/kernels/product.h"
 #include "graph/layout.h"
 
 namespace lockstep::dynamic {
@@ -17,10 +18,7 @@ constexpr int64_t kSmallestWork = 1 << 14;  // values; below it the calls themse
 constexpr int64_t kByFloat32 = 20;          // of the problem; products have smaller ones
 enum Way { kAsEager, kWidened };
 
-bool has_instructions() {
-  static const bool has = __builtin_cpu_supports("avx512bf16");
-  return has;
-}
+bool is_tensor(const c10::IValue& value) { return value.isTensor() && value.toTensor().defined(); }
 
 // What attention keeps of its sums is float32 in any case.
 constexpr size_t kSumsOfResults = 1, kSumsOfArguments = 5;
@@ -32,7 +30,7 @@ size_t results_of(const graph::OpInfo& op) {
 bool are_plain(const graph::OpInfo& op, const torch::jit::Stack& stack) {
   const bool has_sums = op.name == "aten::_scaled_dot_product_flash_attention_for_cpu_backward";
   for (size_t i = 0; i < stack.size(); ++i) {
-    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    if (!is_tensor(stack[i])) continue;
     const auto& tensor = stack[i].toTensor();
     const auto type = has_sums && i == kSumsOfArguments ? at::kFloat : at::kBFloat16;
     if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor.is_neg() || tensor.scalar_type() != type) return false;
@@ -43,7 +41,7 @@ bool are_plain(const graph::OpInfo& op, const torch::jit::Stack& stack) {
 // Of the first `count` values the tensors of one type.
 torch::jit::Stack converted(torch::jit::Stack stack, at::ScalarType from, at::ScalarType to, size_t count) {
   for (size_t i = 0; i < count; ++i)
-    if (auto& value = stack[i]; value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == from)
+    if (auto& value = stack[i]; is_tensor(value) && value.toTensor().scalar_type() == from)
       value = value.toTensor().to(to);
   return stack;
 }
@@ -51,7 +49,7 @@ torch::jit::Stack converted(torch::jit::Stack stack, at::ScalarType from, at::Sc
 Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack) {
   graph::SignatureWords words;
   for (const auto& value : stack) {
-    if (!value.isTensor() || !value.toTensor().defined()) {
+    if (!is_tensor(value)) {
       graph::append_constant(words, value.isTensor() ? c10::IValue() : value);
       continue;
     }
@@ -67,11 +65,11 @@ Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack) {
 }  // namespace
 
 bool try_by_float32(const graph::OpInfo& op, const OwnKernelRow* row, torch::jit::Stack& stack) {
-  if ((has_instructions() && forced_way < 0) || at::globalContext().deterministicAlgorithms()) return false;
+  if ((has_bfloat16_products() && forced_way < 0) || at::globalContext().deterministicAlgorithms()) return false;
   if (!are_plain(op, stack)) return false;
   int64_t values = 0, bytes = 0;
   for (const auto& value : stack) {
-    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    if (!is_tensor(value)) continue;
     values += value.toTensor().numel();
     bytes += static_cast<int64_t>(value.toTensor().nbytes());
   }

@@ -140,8 +140,7 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
 
 // Where the processor multiplies pairs of these; elsewhere nothing is gained.
 bool may_round(int64_t work) {
-  static const bool has_instructions = __builtin_cpu_supports("avx512bf16");
-  return RoundedProductsScope::is_on() && has_instructions && work >= kSmallestForOneDnn &&
+  return RoundedProductsScope::is_on() && has_bfloat16_products() && work >= kSmallestForOneDnn &&
          at::globalContext().userEnabledMkldnn();
 }
 
@@ -231,6 +230,11 @@ Tensor one_by_one(const Tensor& left, const Tensor& right) {
 }
 
 }  // namespace
+
+bool has_bfloat16_products() {
+  static const bool has_instructions = __builtin_cpu_supports("avx512bf16");
+  return has_instructions;
+}
 
 bool try_mm(torch::jit::Stack& stack) {
   const auto left = stack[0].toTensor(), right = stack[1].toTensor();

@@ -10,6 +10,9 @@ namespace lockstep::dynamic {
 // While it lives, factors may be rounded to bfloat16 on this thread, and what comes out as well (numerics="fast").
 using RoundedProductsScope = FlagScope<struct RoundedProducts>;
 
+// Whether the processor multiplies pairs of bfloat16.
+bool has_bfloat16_products();
+
 // aten::mm, aten::addmm and aten::bmm on a boxed stack. False: nothing was touched, PyTorch's own kernel is to run.
 bool try_mm(torch::jit::Stack& stack);
 bool try_addmm(torch::jit::Stack& stack);
