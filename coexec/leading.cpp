@@ -196,11 +196,12 @@ void Session::begin_words(const OpInfo& op) {
   words_.clear();
   const auto& context = at::globalContext();
   const bool counts_versions = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
-  const bool has_inference_tensors =
-      std::any_of(operands_.begin(), operands_.end(), [](const auto& view) { return view.tensor && view.tensor->is_inference(); });
+  const bool has_inference_tensors = std::any_of(operands_.begin(), operands_.end(),
+                                                 [](const auto& view) { return view.tensor && view.tensor->is_inference(); });
   words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) | (counts_versions ? 256 : 0) |
                    (c10::GradMode::is_enabled() ? 512 : 0) | (has_inference_tensors ? 1024 : 0) |
                    (context.deterministicAlgorithms() ? 2048 : 0) | (context.deterministicAlgorithmsWarnOnly() ? 4096 : 0));
+  static_assert(4096 < 1 << graph::kModeBits);
   if (op.asks_for_threads)
     words_.push_back(at::get_num_threads() * 2 + at::globalContext().userEnabledMkldnn());
 }

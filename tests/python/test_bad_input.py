@@ -15,6 +15,7 @@ import pytest
 import torch
 from lockstep._check import check_platform
 from lockstep.knobs import warn_of_misspelt_names
+from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "structure"))
 
@@ -404,3 +405,46 @@ def test_what_deterministic_algorithms_refuse(numerics):
             assert result == expected and "does not have a deterministic implementation" in result
         else:
             assert torch.equal(result, expected)
+
+
+REFUSED_NUMBERS = {
+    "softshrink": (F.softshrink, [0.5, 0.25, 0.0, 2.0], [-1.0, -0.25]),
+    "celu": (F.celu, [0.5, 2.0, -1.0], [0.0]),
+    "hardtanh": (lambda x, high: F.hardtanh(x, -1.0, high), [1.0, 2.0, 1e30], [1e39, 1.5e39]),
+    "clamp": (lambda x, high: x.clamp(max=high), [1.0, 2.0, -300.0], [1e39]),
+    "add": (lambda x, alpha: torch.add(x, x, alpha=alpha), [1.0, 0.5, -0.5], [-1e39, 1e300]),
+    "integers": (lambda x, high: (x * 10).char().clamp(max=high), [1, 100, -3], [300, 10**6]),
+    "power": (lambda x, power: (x * 10).int() ** power, [1, 2, 3, 0], [-1, -2]),
+    "fill": (lambda x, value: torch.empty(64).fill_(value), [1.0, -1.0, 1e38], [1e39]),
+    "smooth": (
+        lambda x, beta: F.smooth_l1_loss(x, x + 1, beta=beta, reduction="none"),
+        [1.0, 0.5, 0.0],
+        [-1.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+@pytest.mark.parametrize("name", REFUSED_NUMBERS)
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_numbers_that_a_kernel_refuses(name, numerics, needs_gradient):
+    """At their line, also where the op took other numbers before, and other sizes."""
+    op, taken, refused = REFUSED_NUMBERS[name]
+
+    def use(x, number):
+        x = x * 2
+        try:
+            y = op(x, number)
+        except (RuntimeError, ValueError) as error:
+            return type(error), str(error)
+        return y + 1
+
+    in_lockstep = lockstep.function(when="always", numerics=numerics)(use)
+    for size in (64, 64, 128):
+        for number in [*taken, *taken, *refused, taken[0], *refused]:
+            x = torch.randn(size, requires_grad=needs_gradient)
+            expected, result = use(x, number), in_lockstep(x, number)
+            if isinstance(expected, tuple):
+                assert result == expected and number in refused
+            else:
+                assert number in taken and torch.allclose(result, expected)
