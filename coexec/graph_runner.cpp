@@ -103,6 +103,25 @@ void GraphRunner::split(dynamic::Event& event) {
   }
 }
 
+// Whether the event so far ahead ran together with a sum that was asked later. It may have failed.
+bool GraphRunner::accumulate(size_t ahead) {
+  auto& product = channel_.front(ahead);
+  if (has_failed() || !dynamic::may_accumulate(product)) return false;
+  c10::SmallVector<dynamic::Event*, dynamic::kLookAhead> after;
+  for (size_t i = ahead + 1; i < channel_.pending() && after.size() < dynamic::kLookAhead; ++i)
+    after.push_back(&channel_.front(i));
+  auto* sum = dynamic::find_sum(product, after);
+  if (!sum || (ahead > 0 && !fuser_.is_independent(*sum))) return false;
+  const dynamic::HiddenLayoutReader reader;
+  try {
+    adopt_float_mode(product);
+    return dynamic::try_accumulate(product, *sum);
+  } catch (...) {
+    note_failure(product);
+    return true;
+  }
+}
+
 void GraphRunner::run_group(dynamic::Fuser& fuser) {
   dynamic::Event* failed = nullptr;
   const dynamic::HiddenLayoutReader reader;
@@ -130,10 +149,10 @@ size_t GraphRunner::run_fused() {
   size_t count = 1, passed = 0;
   while (count < channel_.pending() && !channel_.is_awaited(count)) {
     auto& event = channel_.front(count);
-    if (!try_add(fuser_, event)) {
+    if (!event.is_done && !try_add(fuser_, event)) {
       const bool may_pass = event.passes.has(dynamic::Pass::k_reorder) && passed < kMaxPassed && !event.capture;
       if (!may_pass || !fuser_.is_independent(event)) break;
-      run_passing(event);
+      if (!accumulate(count)) run_passing(event);
       event.release_values();
       ++passed;
       if (has_failed()) {  // what was asked before it still happens
@@ -155,7 +174,9 @@ void GraphRunner::run_front() {
   size_t count = 1;
   auto& event = channel_.front();
   split(event);
-  if (!has_failed() && try_add(fuser_, event)) {
+  if (event.is_done || accumulate(0)) {
+    // nothing is left to do
+  } else if (!has_failed() && try_add(fuser_, event)) {
     count = run_fused();
   } else {
     run_single(event);

@@ -10,6 +10,7 @@
 
 #include "coexec/adaptive_spin.h"
 #include "coexec/channel.h"
+#include "dynamic/fusion/accumulator.h"
 #include "dynamic/fusion/fuser.h"
 #include "dynamic/fusion/splitter.h"
 #include "dynamic/threads/shared_loop.h"
@@ -56,6 +57,7 @@ class GraphRunner {
   bool is_helped() const { return is_helped_.load(std::memory_order_relaxed); }
   void run_single(dynamic::Event& event);
   void split(dynamic::Event& event);
+  bool accumulate(size_t ahead);
   size_t run_fused();
   void run_group(dynamic::Fuser& fuser);
   void run_passing(dynamic::Event& event);

@@ -115,31 +115,34 @@ void append_layout(SignatureWords& words, const at::Tensor& tensor) {
   words.insert(words.end(), strides.begin(), strides.end());
 }
 
-int number_class(double number) {
+int number_class(const c10::IValue& value) {
+  enum { kZero, kNan, kBool, kOther, kFirstRange };
+  if (value.isBool()) return kBool;
+  if (!value.isDouble() && !value.isInt()) return kOther;
+  const double number = value.isDouble() ? value.toDouble() : static_cast<double>(value.toInt());
   constexpr double kHalf = 65504, kBFloat16 = 0x1.fep127, kFloat = std::numeric_limits<float>::max();
   constexpr std::array kLargest = {127.0, 255.0, 32767.0, kHalf, 2147483647.0, kBFloat16, kFloat, std::numeric_limits<double>::max()};
-  if (number == 0) return 0;
-  if (std::isnan(number)) return 1;
+  if (number == 0) return kZero;
+  if (std::isnan(number)) return kNan;
   const double size = std::abs(number);
   int range = 0;
   while (range < static_cast<int>(kLargest.size()) && size > kLargest[range]) ++range;
-  return 2 + 2 * range + (number < 0);
+  return kFirstRange + 2 * range + (number < 0);
 }
 
 namespace {
 
-void note_class(int64_t* first_word, double number) {
+void note_class(int64_t* first_word, int number_class) {
   constexpr uint64_t kMode = (uint64_t{1} << kModeBits) - 1;
   const auto word = static_cast<uint64_t>(*first_word);
-  const uint64_t classes = (word >> kModeBits) * 32 + number_class(number);
+  const uint64_t classes = (word >> kModeBits) * 32 + number_class;
   *first_word = static_cast<int64_t>(classes << kModeBits | (word & kMode));
 }
 
 }  // namespace
 
 void append_scalar(SignatureWords& words, const c10::IValue& value, bool with_value) {
-  if (!with_value && value.isDouble()) note_class(words.data(), value.toDouble());
-  if (!with_value && value.isInt()) note_class(words.data(), static_cast<double>(value.toInt()));
+  note_class(words.data(), number_class(value));
   if (value.isNone()) return words.push_back(-5);
   if (value.isList()) return append_constant(words, value);
   const int64_t kind = value.isDouble() ? 1 : value.isInt() ? 2 : value.isBool() ? 3 : value.isComplexDouble() ? 4 : 5;

@@ -51,7 +51,7 @@ void append_layout(SignatureWords& words, const at::Tensor& tensor);
 void append_constant(SignatureWords& words, const c10::IValue& value);
 inline int64_t list_word(size_t size) { return static_cast<int64_t>(size) << 8 | 9; }  // before the items of a list
 void append_scalar(SignatureWords& words, const c10::IValue& value, bool with_value);
-int number_class(double number);  // by sign, and by the types whose range holds it; below 32
+int number_class(const c10::IValue& value);  // by sign, and by the types whose range holds it; below 32
 uint64_t hash_words(const SignatureWords& words);
 
 }  // namespace lockstep::graph

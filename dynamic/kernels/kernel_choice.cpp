@@ -178,6 +178,11 @@ KernelChoice& choice_for(const Problem& problem) {
   return *choice;
 }
 
+int known_way(const Problem& problem) {
+  const int forced = way_by_force();
+  return forced >= 0 ? forced : choice_for(problem).settled_way();
+}
+
 // One write to a file opened for appending: lines of several processes do not mix.
 void remember_choice(const Problem& problem, int way) {
   const auto path = choices_file();

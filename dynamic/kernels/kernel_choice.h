@@ -77,6 +77,8 @@ class MemorySpan {
 
 // The choice for a problem; lives for ever.
 KernelChoice& choice_for(const Problem& problem);
+// The way that a problem goes from now on; -1 while that is not known.
+int known_way(const Problem& problem);
 // Writes a settled choice down for later processes, in the folder of the compiled kernels.
 void remember_choice(const Problem& problem, int way);
 // What ran otherwise than it will: a choice was being measured, a kernel was not compiled yet. Of the process.
@@ -87,6 +89,8 @@ inline std::atomic<int> forced_way{-1};
 
 // While it lives, this thread goes way 0, as eager does it, and measures nothing.
 using FixedChoiceScope = FlagScope<struct FixedChoice>;
+
+inline int way_by_force() { return FixedChoiceScope::is_on() ? 0 : forced_way.load(std::memory_order_relaxed); }
 
 // Of `allowed`, the ways that need more than `room`, but not those that need least: one of them must be gone.
 // `estimate(way, bytes)`: what a way needs that was not measured yet, where way 0 needs `bytes`, if that is known.
@@ -121,8 +125,7 @@ int pick_in_turn(KernelChoice& choice, uint32_t allowed, Estimate estimate) {
 template <class Handicap, class Estimate, class Prepare, class Run>
 void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap handicap, Estimate estimate,
                 Prepare prepare, Run run) {
-  const int forced = FixedChoiceScope::is_on() ? 0 : forced_way.load(std::memory_order_relaxed);
-  if (const int way = forced; way >= 0 && allowed >> way & 1) {
+  if (const int way = way_by_force(); way >= 0 && allowed >> way & 1) {
     prepare(way);
     return run(way);
   }

@@ -100,16 +100,16 @@ Tensor as_gradient(const Tensor& left, const Tensor& right) {
 }
 
 // In strips of columns, and those in blocks of rows: any number of these a thread.
-void multiply_strips(const ProductLoops& loops, const float* left, MatrixStrides strides, const float* right,
-                     int64_t right_row, float* out, int64_t out_row, int64_t rows, int64_t depth, int64_t columns) {
+void multiply_strips(const ProductLoops& loops, ProductLoops::Multiply* multiply, const float* left,
+                     MatrixStrides strides, const float* right, int64_t right_row, float* out, int64_t out_row, int64_t rows, int64_t depth, int64_t columns) {
   const int64_t width = loops.tile_width, strips = std::max<int64_t>(columns / width, 1);
   const int64_t blocks = at::ceil_div(rows, kBlockRows);
   const int64_t grain = std::max<int64_t>(1, kGrain / (std::min(rows, kBlockRows) * depth * width));
   shared_loop(0, strips * blocks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t strip = task / blocks, row = task % blocks * kBlockRows, column = strip * width;
-      loops.multiply(left + row * strides.row, strides, right + column, right_row, out + row * out_row + column, out_row,
-                     std::min(kBlockRows, rows - row), depth, strip + 1 == strips ? columns - column : width);
+      multiply(left + row * strides.row, strides, right + column, right_row, out + row * out_row + column, out_row,
+               std::min(kBlockRows, rows - row), depth, strip + 1 == strips ? columns - column : width);
     }
   });
 }
@@ -122,7 +122,7 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
   auto* to = out.mutable_data_ptr<float>();
   const auto* factor = right.const_data_ptr<float>();
   if (right.stride(1) == 1 && columns >= product_loops().lanes) {
-    multiply_strips(product_loops(), left.const_data_ptr<float>(), {left.stride(0), left.stride(1)}, factor,
+    multiply_strips(product_loops(), product_loops().multiply, left.const_data_ptr<float>(), {left.stride(0), left.stride(1)}, factor,
                     right.stride(0), to, columns, rows, depth, columns);
   } else {
     const auto& loops = product_loops_for(rows);
@@ -130,7 +130,7 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
     const auto dense = left.contiguous(), turned = at::zeros({depth, width}, left.options());
     const auto result = at::empty({columns, width}, left.options());
     transpose(dense.const_data_ptr<float>(), depth, turned.mutable_data_ptr<float>(), width, rows, depth);
-    multiply_strips(loops, factor, {right.stride(1), right.stride(0)}, turned.const_data_ptr<float>(), width,
+    multiply_strips(loops, loops.multiply, factor, {right.stride(1), right.stride(0)}, turned.const_data_ptr<float>(), width,
                     result.mutable_data_ptr<float>(), width, columns, depth, width);
     transpose(result.const_data_ptr<float>(), width, to, columns, columns, rows);
   }
@@ -166,12 +166,15 @@ uint32_t allowed_ways(const Tensor& left, const Tensor& right, bool has_bias, in
   return ways;
 }
 
+Problem problem_of(const Tensor& left, const Tensor& right, bool has_bias) {
+  return {kProduct, has_bias, rough_size(left.size(0)), rough_size(left.size(1)), right.size(1), left.is_contiguous(),
+          right.is_contiguous(), at::get_num_threads(), has_board(), RoundedProductsScope::is_on()};
+}
+
 template <class Eager>
 Tensor fastest(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias, Eager eager) {
   const int64_t work = left.numel() * right.size(1);
-  const Problem problem{kProduct, bias.has_value(), rough_size(left.size(0)), rough_size(left.size(1)), right.size(1),
-                        left.is_contiguous(), right.is_contiguous(), at::get_num_threads(), has_board(),
-                        RoundedProductsScope::is_on()};
+  const Problem problem = problem_of(left, right, bias.has_value());
   Tensor result;
   run_chosen(
       problem, allowed_ways(left, right, bias.has_value(), work), static_cast<double>(work), handicap, needs_nothing, [](int) {},
@@ -240,6 +243,21 @@ bool try_mm(torch::jit::Stack& stack) {
   const auto left = stack[0].toTensor(), right = stack[1].toTensor();
   if (!can_choose(left, right)) return false;
   replace(stack, fastest(left, right, std::nullopt, [&] { return at::mm(left, right); }));
+  return true;
+}
+
+bool try_add_mm(const Tensor& total, const Tensor& left, const Tensor& right) {
+  if (!can_choose(left, right) || !is_float_tensor(total) || !total.is_contiguous() || total.dim() != 2 ||
+      total.size(0) != left.size(0) || total.size(1) != right.size(1))
+    return false;
+  const int way = known_way(problem_of(left, right, /*has_bias=*/false));
+  if (way < 0 || !(allowed_ways(left, right, /*has_bias=*/false, left.numel() * right.size(1)) >> way & 1)) return false;
+  if (way == kShared) return add_in_parts(total, left, right), true;
+  const auto& loops = product_loops();
+  if (way != kSkinny || right.stride(1) != 1 || right.size(1) % loops.lanes != 0) return false;
+  multiply_strips(loops, loops.add, left.const_data_ptr<float>(), {left.stride(0), left.stride(1)},
+                  right.const_data_ptr<float>(), right.stride(0), total.mutable_data_ptr<float>(), total.size(1),
+                  left.size(0), left.size(1), right.size(1));
   return true;
 }
 

@@ -16,8 +16,10 @@ struct ProductLoops {
   int lanes;       // of a register; fewer columns than that are not taken
   int tile_width;  // columns that are worked on at a time, if there are as many
   // out[i, j] = sum over k < depth of left[i, k] * right[k, j]. Rows of `right` and `out` are dense.
-  void (*multiply)(const float* left, MatrixStrides left_strides, const float* right, int64_t right_row, float* out,
-                   int64_t out_row, int64_t rows, int64_t depth, int64_t columns);
+  using Multiply = void(const float* left, MatrixStrides left_strides, const float* right, int64_t right_row, float* out,
+                        int64_t out_row, int64_t rows, int64_t depth, int64_t columns);
+  Multiply* multiply;
+  Multiply* add;  // out[i, j] += that sum; so many columns that no lanes are left over
 };
 
 const ProductLoops& product_loops();

@@ -8,7 +8,7 @@ typedef float FloatsInMemory __attribute__((vector_size(4 * LOCKSTEP_LANES), ali
 constexpr int kTileRows = LOCKSTEP_LANES == 16 ? 8 : 4;
 constexpr int kTileVectors = 3;
 
-template <int kRows, int kVectors>
+template <bool kAdds, int kRows, int kVectors>
 static inline void tile(const float* left, MatrixStrides strides, const float* right, int64_t right_row, float* out,
                         int64_t out_row, int64_t depth) {
   Floats sums[kRows][kVectors] = {};
@@ -27,35 +27,42 @@ static inline void tile(const float* left, MatrixStrides strides, const float* r
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v)
-      *reinterpret_cast<FloatsInMemory*>(out + r * out_row + v * LOCKSTEP_LANES) = sums[r][v];
+    for (int v = 0; v < kVectors; ++v) {
+      FloatsInMemory* to = reinterpret_cast<FloatsInMemory*>(out + r * out_row + v * LOCKSTEP_LANES);
+      if constexpr (kAdds) {
+        *to += sums[r][v];
+      } else {
+        *to = sums[r][v];
+      }
+    }
 }
 
 // All rows of so many columns; the rows that are left over by ever smaller tiles.
-template <int kRows, int kVectors>
+template <bool kAdds, int kRows, int kVectors>
 static void strip(const float* left, MatrixStrides strides, const float* right, int64_t right_row, float* out,
                   int64_t out_row, int64_t rows, int64_t depth) {
   int64_t row = 0;
   for (; row + kRows <= rows; row += kRows)
-    tile<kRows, kVectors>(left + row * strides.row, strides, right, right_row, out + row * out_row, out_row, depth);
+    tile<kAdds, kRows, kVectors>(left + row * strides.row, strides, right, right_row, out + row * out_row, out_row, depth);
   if constexpr (kRows > 1)
-    strip<kRows / 2, kVectors>(left + row * strides.row, strides, right, right_row, out + row * out_row, out_row,
-                               rows - row, depth);
+    strip<kAdds, kRows / 2, kVectors>(left + row * strides.row, strides, right, right_row, out + row * out_row, out_row,
+                                      rows - row, depth);
 }
 
+template <bool kAdds>
 static void multiply(const float* left, MatrixStrides strides, const float* right, int64_t right_row, float* out,
                      int64_t out_row, int64_t rows, int64_t depth, int64_t columns) {
   int64_t column = 0;
   const auto run = [&](auto vectors) {
-    strip<kTileRows, vectors.value>(left, strides, right + column, right_row, out + column, out_row, rows, depth);
+    strip<kAdds, kTileRows, vectors.value>(left, strides, right + column, right_row, out + column, out_row, rows, depth);
     column += vectors.value * LOCKSTEP_LANES;
   };
   while (column + kTileVectors * LOCKSTEP_LANES <= columns) run(std::integral_constant<int, kTileVectors>());
   if (column + 2 * LOCKSTEP_LANES <= columns) run(std::integral_constant<int, 2>());
   if (column + LOCKSTEP_LANES <= columns) run(std::integral_constant<int, 1>());
-  if (column == columns) return;
+  if (kAdds || column == columns) return;
   column = columns - LOCKSTEP_LANES;  // some of them once more, with the same bits
   run(std::integral_constant<int, 1>());
 }
 
-static constexpr ProductLoops kLoops = {LOCKSTEP_LANES, kTileVectors * LOCKSTEP_LANES, &multiply};
+static constexpr ProductLoops kLoops = {LOCKSTEP_LANES, kTileVectors * LOCKSTEP_LANES, &multiply<false>, &multiply<true>};

@@ -81,8 +81,14 @@ void multiply_corner(const Sizes& s, Rows<const float> left, Rows<const float> r
            c.row_end - c.row, s.depth, c.column_end - c.column, scale);
 }
 
+void add_corner(const Sizes& s, const float* from, float* to, const Corner& c) {
+  for (int64_t row = c.row; row < c.row_end; ++row)
+    for (int64_t i = row * s.columns + c.column; i < row * s.columns + c.column_end; ++i) to[i] += from[i];
+}
+
+// `total`: what comes out is added to it, too.
 Tensor sum_in_parts(const Sizes& s, const Factor& left, const Factor& right, const float* bias,
-                    const at::TensorOptions& options) {
+                    const at::TensorOptions& options, float* total = nullptr) {
   auto out = at::empty({s.rows, s.columns}, options);
   auto* to = out.mutable_data_ptr<float>();
   const int64_t size = part_length(s, kMostParts, s.work() * s.count);
@@ -92,6 +98,7 @@ Tensor sum_in_parts(const Sizes& s, const Factor& left, const Factor& right, con
       for (int64_t row = c.row; bias && row < c.row_end; ++row)
         std::copy(bias + c.column, bias + c.column_end, to + row * s.columns + c.column);
       for (int64_t i = 0; i < s.count; ++i) multiply_corner(s, left.at(i), right.at(i), to, c, bias || i > 0 ? 1.0f : 0.0f);
+      if (total) add_corner(s, to, total, c);
     }
   });
   return out;
@@ -109,6 +116,11 @@ Tensor multiply_in_parts(const Tensor& left, const Tensor& right, const std::opt
   const Sizes sizes{1, left.size(0), left.size(1), right.size(1)};
   return sum_in_parts(sizes, factor_of(left), factor_of(right), bias ? bias->const_data_ptr<float>() : nullptr,
                       left.options());
+}
+
+void add_in_parts(const Tensor& total, const Tensor& left, const Tensor& right) {
+  const Sizes sizes{1, left.size(0), left.size(1), right.size(1)};
+  sum_in_parts(sizes, factor_of(left), factor_of(right), nullptr, left.options(), total.mutable_data_ptr<float>());
 }
 
 Tensor sum_products_in_parts(const Tensor& left, const Tensor& right) {

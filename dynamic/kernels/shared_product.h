@@ -16,6 +16,9 @@ constexpr int64_t kSmallestPart = 1 << 20;
 
 // left (rows, depth) @ right (depth, columns) + bias (columns); each factor contiguous, or its transposed is.
 at::Tensor multiply_in_parts(const at::Tensor& left, const at::Tensor& right, const std::optional<at::Tensor>& bias);
+// total (rows, columns), contiguous, += left @ right: each part while it is in the cache, with the bits of one after the
+// other.
+void add_in_parts(const at::Tensor& total, const at::Tensor& left, const at::Tensor& right);
 
 // Whether each of (count, rows, columns) lies in dense rows or in dense columns.
 bool are_dense(const at::Tensor& matrices);

@@ -60,6 +60,7 @@ struct alignas(kCacheLine) Event {
   unsigned float_mode = 0;           // whether denormals are flushed where it was asked
   Capture* capture = nullptr;        // set: the results go back as they come
   const graph::OpInfo* part = nullptr;  // what is left to do, where the node's op was begun (fusion/splitter.h)
+  bool is_done = false;  // by an event before it (fusion/accumulator.h)
 
   const graph::OpInfo& op() const { return part ? *part : *node->op; }
   // Whether its results may be kept in another order than promised (hidden_layout.h).
@@ -73,6 +74,7 @@ struct alignas(kCacheLine) Event {
     args.clear();
     release_values();
     part = nullptr;
+    is_done = false;
     capture = nullptr;
   }
 };

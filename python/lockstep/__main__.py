@@ -26,7 +26,7 @@ def _compile(path: str):
         sys.exit(f"lockstep: no script {path!r}: give the path of a file that exists\n{USAGE}")
     with io.open_code(path) as file:
         source = file.read()
-    return compile(source, path, "exec", dont_inherit=True)
+    return compile(source, os.path.abspath(path), "exec", dont_inherit=True)
 
 
 def _options(arguments: list[str]) -> tuple[bool, list[str]]:
@@ -60,6 +60,14 @@ def _run(code, path: str, wants_explain: bool) -> None:
             print(explain(whole), file=sys.stderr)
 
 
+def _show(error: BaseException) -> None:
+    """Reports what the script raised, as Python does: from the script's own frames on."""
+    traceback = error.__traceback__
+    while traceback and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+
+
 def main() -> None:
     """Runs the script that the command line names, which sees its own arguments and exit status."""
     wants_explain, arguments = _options(sys.argv[1:])
@@ -68,12 +76,13 @@ def main() -> None:
     sys.argv = arguments
     path = sys.argv[0]
     try:
-        _run(_compile(path), path, wants_explain)
+        _run(_compile(path), os.path.abspath(path), wants_explain)
+    except KeyboardInterrupt as error:
+        _show(error)
+        sys.excepthook = lambda *shown: None
+        raise  # so that the process ends as one that was interrupted
     except Exception as error:
-        traceback = error.__traceback__
-        while traceback and traceback.tb_frame.f_code.co_filename == __file__:
-            traceback = traceback.tb_next  # the script's own frames begin here
-        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+        _show(error)
         sys.exit(1)
 
 

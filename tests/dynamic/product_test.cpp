@@ -21,6 +21,7 @@ struct Products : testing::Test {
   }
 };
 
+constexpr int kSkinnyWay = 2, kSharedWay = 4;
 constexpr int kEnough = 10;  // calls, so that each way was taken and the choice is used
 
 at::Tensor matrix(int64_t rows, int64_t columns, bool turned) {
@@ -197,6 +198,58 @@ TEST_F(Products, InPartsWhoeverComputes) {
           }
         }
   EXPECT_GT(board.helped(), 0);
+}
+
+// What is added at once has the bits of the product and the sum one after the other.
+TEST_F(Products, AreAddedAsTheyAreMade) {
+  const HelpedBoard board;
+  const int before = at::get_num_threads();
+  at::set_num_threads(2);
+  for (const int way : {kSkinnyWay, kSharedWay})
+    for (const auto& [count, rows, depth, columns] :
+         std::vector<PartSizes>{{1, 192, 24, 768}, {1, 130, 260, 128}, {1, 37, 64, 400}, {1, 700, 60, 96}, {1, 1024, 128, 48}})
+      for (const bool left_turned : {false, true})
+        for (const bool right_turned : {false, true}) {
+          SCOPED_TRACE(testing::Message() << way << ": " << rows << " " << depth << " " << columns << left_turned << right_turned);
+          const auto left = matrix(rows, depth, left_turned), right = matrix(depth, columns, right_turned);
+          const auto room = at::randn({rows + 5, columns});
+          const auto whole = room.clone(), total = whole.slice(0, 3, rows + 3);
+          forced_way = way;
+          torch::jit::Stack stack{left, right};
+          ASSERT_TRUE(try_mm(stack));
+          const bool is_added = try_add_mm(total, left, right);
+          forced_way = -1;
+          const bool can_be_added = way == kSkinnyWay ? !right_turned && rows * depth * columns <= 1 << 24
+                                                      : has_shared_products() && rows * depth * columns >= 2 * kSmallestPart;
+          EXPECT_EQ(is_added, can_be_added);
+          const auto expected = room.slice(0, 3, rows + 3).clone();
+          if (is_added) expected.add_(stack[0].toTensor());
+          EXPECT_TRUE(total.equal(expected));
+          EXPECT_TRUE(whole.slice(0, 0, 3).equal(room.slice(0, 0, 3)) && whole.slice(0, rows + 3).equal(room.slice(0, rows + 3)));
+        }
+  at::set_num_threads(before);
+}
+
+TEST_F(Products, AreNotAddedWhereThatIsNotKnownToBeFast) {
+  const auto left = matrix(192, 24, true), right = matrix(24, 768, false), total = at::zeros({192, 768});
+  EXPECT_FALSE(try_add_mm(total, left, right)) << "not measured yet";
+  for (const int way : {0, 1, 3}) {
+    forced_way = way;
+    EXPECT_FALSE(try_add_mm(total, left, right)) << way;
+  }
+  forced_way = kSkinnyWay;
+  const auto odd = matrix(24, 767, false);
+  EXPECT_FALSE(try_add_mm(at::zeros({192, 767}), left, odd)) << "some lanes are left over";
+  EXPECT_FALSE(try_add_mm(at::zeros({768}), left, right)) << "repeated for each row";
+  EXPECT_FALSE(try_add_mm(at::zeros({192, 768}, at::kDouble), left, right));
+  EXPECT_FALSE(try_add_mm(at::zeros({768, 192}).t(), left, right)) << "in columns";
+  {
+    const FixedChoiceScope fixed(true);
+    EXPECT_FALSE(try_add_mm(total, left, right)) << "as eager does it";
+  }
+  EXPECT_TRUE(total.eq(0).all().item<bool>());
+  EXPECT_TRUE(try_add_mm(total, left, right));
+  forced_way = -1;
 }
 
 TEST_F(Products, RoundNothingWhereConvolutionsMay) {

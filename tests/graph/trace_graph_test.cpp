@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <random>
 #include <set>
@@ -217,6 +219,30 @@ TEST(Layout, ConstantsThatDifferHaveDifferentWords) {
     append_constant(words, constant);
     EXPECT_TRUE(known.emplace(words.begin(), words.end()).second) << constant;
   }
+}
+
+// Of numbers whose values are feeds, those of one sign that fit the same types look alike, and no others.
+TEST(Layout, NumbersAreToldApartBySignAndRange) {
+  const auto words_of = [](std::initializer_list<c10::IValue> numbers) {
+    SignatureWords words{7};
+    for (const auto& number : numbers) append_scalar(words, number, /*with_value=*/false);
+    EXPECT_EQ(words[0] & ((1 << kModeBits) - 1), 7);
+    return words;
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(words_of({0.5, 1e-3}), words_of({0.25, 100.0}));
+  EXPECT_EQ(words_of({0.0}), words_of({-0.0}));
+  EXPECT_EQ(words_of({1000}), words_of({32767}));
+  EXPECT_NE(words_of({1.0, -1.0}), words_of({-1.0, 1.0}));
+  std::vector<SignatureWords> seen{words_of({true}), words_of({c10::IValue()})};
+  EXPECT_NE(seen[0][0], seen[1][0]);
+  for (const double number : {0.0, nan, 1.0, -1.0, 128.0, 256.0, -256.0, 4e4, 7e4, 3e9, 3.4e38, 1e39, -1e39, inf, -inf}) {
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), words_of({number})), 0) << number;
+    seen.push_back(words_of({number}));
+  }
+  SignatureWords with_value{7};
+  append_scalar(with_value, -1.0, /*with_value=*/true);
+  EXPECT_EQ(with_value[0], words_of({-2.0})[0]);
 }
 
 TEST(Node, KeepsTheLatestSignatureOfEachKind) {

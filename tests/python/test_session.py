@@ -526,3 +526,23 @@ def test_error_of_a_script_shows_its_own_frames_only(script):
         "Traceback (most recent call last):\n  File " + repr(script).replace("'", '"')
     )
     assert done.stderr.count("  File ") == 1 and "RuntimeError: " in done.stderr
+
+
+def test_a_script_is_found_again_from_another_folder(script, tmp_path):
+    code = """
+import inspect, os, signal, sys
+def f():
+    return 7
+os.chdir(os.sep)
+print(__file__ == f.__code__.co_filename, inspect.getsource(f).split()[-1])
+if sys.argv[1:]:
+    signal.raise_signal(signal.SIGINT)
+"""
+    (tmp_path / "found.py").write_text(code)
+    done = run_python("-m", "lockstep", "found.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True 7\n", "")
+    here, plain = (
+        run_python(*how, "found.py", "stop", cwd=tmp_path) for how in (["-m", "lockstep"], [])
+    )
+    assert (here.returncode, here.stderr) == (plain.returncode, plain.stderr)
+    assert here.returncode == -2 and here.stderr.endswith("KeyboardInterrupt\n")

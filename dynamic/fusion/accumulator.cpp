@@ -1,0 +1,93 @@
+#include "dynamic/fusion/accumulator.h"
+
+#include <algorithm>
+
+#include "dynamic/fusion/fuser.h"
+#include "dynamic/kernels/product.h"
+#include "dynamic/threads/thread_team.h"
+#include "dynamic/vm/executor.h"
+#include "dynamic/vm/hidden_layout.h"
+#include "dynamic/vm/kernel_work.h"
+#include "dynamic/vm/memory_log.h"
+#include "dynamic/vm/skeleton_clock.h"
+
+namespace lockstep::dynamic {
+
+namespace {
+
+using graph::Layout;
+
+bool is_product(const graph::OpInfo& op) {
+  static const graph::OpInfo* mm = graph::find_op_info("aten::mm");
+  return &op == mm;
+}
+
+bool is_sum_in_place(const graph::OpInfo& op) {
+  static const graph::OpInfo* add = graph::find_op_info("aten::add_.Tensor");
+  return &op == add;
+}
+
+bool is_float_matrix(const Layout& layout) {
+  return layout.dtype == c10::ScalarType::Float && layout.sizes.size() == 2 && !layout.conj && !layout.neg;
+}
+
+bool touches(const Event& event, const c10::StorageImpl* storage) {
+  const auto is_same = [storage](const Operand& operand) { return operand.storage.get() == storage; };
+  return std::any_of(event.operands.begin(), event.operands.end(), is_same) ||
+         std::any_of(event.outputs.begin(), event.outputs.end(), [storage](const auto& made) { return made.get() == storage; });
+}
+
+// total += product, where both lie in memory alike.
+bool adds_whole(const Event& sum, const c10::StorageImpl* product, const Layout& made) {
+  if (!sum.may_be_fused || sum.is_strict || sum.capture || !sum.signature || !is_sum_in_place(sum.op())) return false;
+  const auto &total = sum.signature->inputs[0], &added = sum.signature->inputs[1];
+  const auto &into = sum.operands[0], &from = sum.operands[1];
+  return from.storage.get() == product && from.offset == made.offset && added.same_geometry(made) && into.storage &&
+         into.storage.get() != product && is_float_matrix(total) && total.sizes == made.sizes && total.is_contiguous() &&
+         sum.args[2].toScalar().equal(1);
+}
+
+}  // namespace
+
+bool may_accumulate(const Event& product) {
+  return product.may_be_fused && !product.is_strict && !product.is_deterministic && !product.capture && product.signature &&
+         is_product(product.op()) && product.passes.has(Pass::k_accumulate) && product.passes.has(Pass::k_choose_kernels) &&
+         !skip_kernels.load(std::memory_order_relaxed);
+}
+
+Event* find_sum(const Event& product, at::ArrayRef<Event*> after) {
+  const auto& made = product.signature->outputs[0];
+  const auto* storage = product.outputs[0].get();
+  if (!is_float_matrix(made) || !made.is_contiguous()) return nullptr;
+  for (size_t i = 0; i < after.size(); ++i) {
+    auto& event = *after[i];
+    if (!touches(event, storage)) continue;
+    // Nobody else holds it, so that nobody will ask for it.
+    if (!adds_whole(event, storage, made) || product.outputs[0].use_count() != 2 || event.float_mode != product.float_mode)
+      return nullptr;
+    const auto* total = event.operands[0].storage.get();
+    const auto touches_total = [total](const Event* other) { return touches(*other, total); };
+    return std::none_of(after.begin(), after.begin() + i, touches_total) && !touches(product, total) ? &event : nullptr;
+  }
+  return nullptr;
+}
+
+bool try_accumulate(Event& product, Event& sum) {
+  const auto& total = sum.operands[0];
+  if (is_hidden(*total.storage)) return false;
+  const auto arguments = build_arguments(product);
+  const OneThreadScope alone(runs_alone(product));
+  const RoundedProductsScope rounded(product.rounds_products);
+  const ExcludedScope timed;
+  const AllocationScope allocations(product.node);
+  if (!try_add_mm(tensor_over(total.storage, sum.signature->inputs[0], total.offset), arguments[0].toTensor(),
+                  arguments[1].toTensor()))
+    return false;
+  share_time({&product, &sum}, /*spec=*/nullptr, timed.begin(), timed.elapsed());
+  sum.release_values();
+  sum.is_done = true;
+  product.release_values();
+  return true;
+}
+
+}  // namespace lockstep::dynamic
