@@ -165,6 +165,26 @@ Value* emit_tanh(FloatCode& f, Value* x) {
   return f.copysign(b.CreateSelect(b.CreateFCmpOGT(t, f.number(0.599609375)), far, near), x);
 }
 
+// ---- both
+
+// e^x - 1 is (e^r - 1) 2^n + 2^n - 1, at half its size, where nothing is too large; near zero n is zero.
+Value* emit_expm1(FloatCode& f, Value* x) {
+  auto& b = f.b;
+  constexpr double kRest[] = {0.5, 0.1666666567325592, 0.04166635870933533, 0.008333389647305012, 0.0013940684730187058,
+                              0.00019845883070956916};
+  Value* t = f.at_least(f.at_most(x, 89), -30);
+  Value* whole = f.number(kWhole + kBias - 1);
+  Value* shifted = f.fma(t, f.number(kLog2E), whole);
+  Value* n = b.CreateFSub(shifted, whole);
+  Value* r = f.fma(n, f.number(-kLn2Low), f.fma(n, f.number(-kLn2High), t));
+  Value* square = b.CreateFMul(r, r);
+  Value* near = f.fma(in_pairs(f, r, square, kRest), square, r);
+  Value* power = power_of_bits(f, bits_of(f, shifted));
+  Value* half = f.fma(power, near, b.CreateFSub(power, f.number(0.5)));
+  Value* is_near = b.CreateFCmpOLT(f.fabs(x), f.number(0.25));
+  return f.copysign(b.CreateSelect(is_near, near, b.CreateFAdd(half, half)), x);
+}
+
 // ---- AVX-512: tables in registers
 
 constexpr int kNearest = 4;  // the rounding mode that is set
@@ -233,6 +253,7 @@ const FunctionTable& tanh_table() {
 Value* try_emit_inline(CodeContext& code, Op op, Value* x) {
   FloatCode f(code, x);
   if (!f.type->getScalarType()->isFloatTy()) return nullptr;
+  if (op == Op::k_expm1) return emit_expm1(f, x);
   if (code.target.is_wide) {
     if (op == Op::k_exp || op == Op::k_exp_nonpositive) return emit_exp_by_table(f, x);
     if (op == Op::k_erf) return emit_odd_by_table(f, erf_table(), x);

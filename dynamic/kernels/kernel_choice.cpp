@@ -20,6 +20,8 @@ namespace {
 constexpr int kRounds = 2;               // measurements of a way; the first pays for what is made once
 constexpr int kFinalRounds = 4;          // of those that are near the fastest
 constexpr double kNear = 1.25;
+constexpr int kTimesMore = 3;            // rounds, where others wanted the cores
+constexpr double kNearWhereDisturbed = 2.5;
 constexpr double kWorthwhile = 0.97;     // of the time of way 0, to leave it
 constexpr int kMostTimesCrowded = 8;     // then it is given up
 constexpr const char* kFileName = "kernel-choices-8.txt";  // the number is that of the format and of the ways' meaning
@@ -81,15 +83,17 @@ bool KernelChoice::is_given_up(int way) const { return figures_[way].times_crowd
 bool KernelChoice::is_still_in(int way) const {
   if (!(allowed_ >> way & 1) || is_given_up(way)) return false;
   const auto& own = figures_[way];
-  if (own.count < kRounds) return true;
-  if (own.count >= kFinalRounds) return false;
+  const int times = was_disturbed_ ? kTimesMore : 1;
+  const double near = was_disturbed_ ? kNearWhereDisturbed : kNear;
+  if (own.count < times * kRounds) return true;
+  if (own.count >= times * kFinalRounds) return false;
   double fastest = own.best;
   bool has_rival = false;
   for (int other = 0; other < kMaxWays; ++other) {
     fastest = std::min(fastest, figures_[other].best);
-    has_rival |= other != way && figures_[other].best < kNear * own.best;
+    has_rival |= other != way && figures_[other].best < near * own.best;
   }
-  return has_rival && own.best < kNear * fastest;
+  return has_rival && own.best < near * fastest;
 }
 
 // While the peak still rises there may be room later: the first calls of a program have no optimizer state yet.
@@ -125,9 +129,10 @@ int KernelChoice::pick(uint32_t allowed, uint32_t crowded, size_t peak) {
   return next >= 0 ? next : best_of(roomy ? roomy : allowed_);
 }
 
-bool KernelChoice::note(int way, double ticks, size_t bytes) {
+bool KernelChoice::note(int way, double ticks, size_t bytes, bool disturbed) {
   std::lock_guard lock(mutex_);
   if (settled_ >= 0) return false;
+  was_disturbed_ |= disturbed;
   figures_[way].count++;
   figures_[way].bytes = std::max(figures_[way].bytes, bytes);
   if (!is_given_up(way)) figures_[way].best = std::min(figures_[way].best, ticks);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dynamic/kernels/flag_scope.h"
+#include "dynamic/threads/disturbance.h"
 
 namespace lockstep::dynamic {
 
@@ -27,9 +28,9 @@ class KernelChoice {
   // The way to go now. `allowed`: one bit a way; bit 0 is as eager does it and always allowed. `crowded`: those that would
   // need more memory now than is there, where the most so far was `peak`; who is that again and again is given up.
   int pick(uint32_t allowed, uint32_t crowded = 0, size_t peak = 0);
-  // What it took, in ticks of the time stamp counter, and in memory at the most. Returns whether this was the last
-  // measurement.
-  bool note(int way, double ticks, size_t bytes = 0);
+  // What it took, in ticks of the time stamp counter, and in memory at the most. `disturbed`: others wanted the cores
+  // meanwhile, so that it says less, and there will be more measurements. Returns whether this was the last one.
+  bool note(int way, double ticks, size_t bytes = 0, bool disturbed = false);
   size_t bytes_of(int way) const;  // 0: not measured
   void settle(int way);     // measured elsewhere
   int settled_way() const;  // -1: still measuring
@@ -48,6 +49,7 @@ class KernelChoice {
   mutable std::mutex mutex_;
   std::array<Figures, kMaxWays> figures_{};
   uint32_t allowed_ = 0;
+  bool was_disturbed_ = false;
   int settled_;
 };
 
@@ -140,7 +142,7 @@ void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap 
   const double ticks = static_cast<double>(__rdtsc() - prepared) + kPrepareShare * static_cast<double>(prepared - begin);
   if (is_settled) return;
   preparation_count.fetch_add(1, std::memory_order_relaxed);
-  if (choice.note(way, handicap(way) * ticks / work, memory.bytes())) remember_choice(problem, choice.settled_way());
+  if (choice.note(way, handicap(way) * ticks / work, memory.bytes(), is_disturbed())) remember_choice(problem, choice.settled_way());
 }
 
 // An estimate: nothing beyond the result.

@@ -82,8 +82,11 @@ void multiply_corner(const Sizes& s, Rows<const float> left, Rows<const float> r
 }
 
 void add_corner(const Sizes& s, const float* from, float* to, const Corner& c) {
-  for (int64_t row = c.row; row < c.row_end; ++row)
-    for (int64_t i = row * s.columns + c.column; i < row * s.columns + c.column_end; ++i) to[i] += from[i];
+  for (int64_t row = c.row; row < c.row_end; ++row) {
+    const int64_t begin = row * s.columns + c.column, end = row * s.columns + c.column_end;
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) to[i] += from[i];
+  }
 }
 
 // `total`: what comes out is added to it, too.

@@ -41,6 +41,22 @@ TEST(KernelChoice, MeasuresThoseThatAreNearEachOtherMoreOften) {
   EXPECT_EQ(calls, 2 + 4 + 4);
 }
 
+// Each way six times, those within a factor of two and a half twelve times: some of these find the cores free.
+TEST(KernelChoice, MeasuresMoreOftenWhereItIsDisturbed) {
+  const std::map<int, double> cost{{0, 100}, {1, 49}, {2, 30}};
+  KernelChoice choice;
+  std::map<int, int> calls;
+  for (;;) {
+    const int way = choice.pick(0b111);
+    const bool is_free = ++calls[way] == 5;
+    if (choice.note(way, is_free ? cost.at(way) : 200, 0, /*disturbed=*/calls[0] == 1)) break;
+  }
+  EXPECT_EQ(choice.settled_way(), 2);
+  EXPECT_EQ(calls[0], 6);
+  EXPECT_EQ(calls[1], 12);
+  EXPECT_EQ(calls[2], 12);
+}
+
 TEST(KernelChoice, KeepsEagersWayWhereTheOtherHardlyPays) {
   KernelChoice choice;
   EXPECT_EQ(settle(choice, 0b11, {{0, 100}, {1, 98}}), 0);

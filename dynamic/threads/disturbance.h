@@ -1,0 +1,29 @@
+// Whether others take the cores that a thread could run on: what is measured then says little.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::dynamic {
+
+// What the scheduler says of a thread, in nanoseconds: how long it ran, and how long it could have run and waited for a
+// core. Both 0 where the system does not say.
+struct CoreTimes {
+  uint64_t running = 0, waiting = 0;
+};
+CoreTimes times_of_this_thread();
+
+// From times read now and then, the later ones with more of both.
+class DisturbanceMeter {
+ public:
+  // Whether the thread waited for a notable part of the time since, as soon as there has been enough of it.
+  bool update(const CoreTimes& now);
+
+ private:
+  CoreTimes last_;
+  bool has_last_ = false, is_disturbed_ = false;
+};
+
+// Whether this thread was, some milliseconds ago. Cheap, but for a look at the system every few milliseconds.
+bool is_disturbed();
+
+}  // namespace lockstep::dynamic
