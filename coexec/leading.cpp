@@ -463,7 +463,9 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   build_words(op, args);
   const Signature* signature = is_dynamic ? nullptr : find_signature(op, node);
   if (!signature && !is_dynamic) signature = infer_signature(op, *node, args);
-  if (!signature && !depends_on_data && !is_resolved && ++unknown_ > kPatience) {
+  // Versions of results, errors and warnings may be others than before: seen only at rest, and once.
+  const bool is_new_mode = !signature && !is_dynamic && node->signature && !node->knows_mode(words_[0]);
+  if (!signature && !depends_on_data && !is_resolved && !is_new_mode && ++unknown_ > kPatience) {
     lose_patience();
     if (is_logged(LogKind::k_fallback)) log_fallback(*node, Reason::new_sizes);
     count_eager(*node, Reason::new_sizes);
@@ -475,11 +477,8 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   if (signature && (signature->warns || signature->resizes))
     return run_eagerly(op, stack, node, signature->warns ? Reason::warns : Reason::resizes_output);
   count_in_graph(*node);
-  // Versions of results, errors and warnings may be others than before: seen only here, as are sizes and versions of what is
-  // written.
-  const bool is_new_mode = node->signature && node->signature->words[0] != words_[0];
-  const bool is_special = !is_dynamic && (is_new_mode || at::globalContext().deterministicAlgorithms());
-  if (!signature && (op.writes || is_special)) {
+  // So are sizes and versions of what is written.
+  if (!signature && (op.writes || is_new_mode || (!is_dynamic && at::globalContext().deterministicAlgorithms()))) {
     drain();
     return run_at_rest();
   }

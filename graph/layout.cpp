@@ -4,12 +4,13 @@
 #include <ATen/core/ivalue.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <sstream>
+#include <type_traits>
 
 namespace lockstep::graph {
 
@@ -115,27 +116,57 @@ void append_layout(SignatureWords& words, const at::Tensor& tensor) {
   words.insert(words.end(), strides.begin(), strides.end());
 }
 
-int number_class(const c10::IValue& value) {
-  enum { kZero, kNan, kBool, kOther, kFirstRange };
-  if (value.isBool()) return kBool;
-  if (!value.isDouble() && !value.isInt()) return kOther;
-  const double number = value.isDouble() ? value.toDouble() : static_cast<double>(value.toInt());
-  constexpr double kHalf = 65504, kBFloat16 = 0x1.fep127, kFloat = std::numeric_limits<float>::max();
-  constexpr std::array kLargest = {127.0, 255.0, 32767.0, kHalf, 2147483647.0, kBFloat16, kFloat, std::numeric_limits<double>::max()};
+namespace {
+
+struct Range {
+  double least, largest;
+};
+
+// What a type takes, as c10::overflows has it: of unsigned ones also the negative numbers that wrap around once.
+template <class T>
+constexpr Range range_of() {
+  constexpr double largest = std::numeric_limits<T>::max();
+  return {std::is_signed_v<T> ? static_cast<double>(std::numeric_limits<T>::lowest()) : -largest, largest};
+}
+
+// Each within the next.
+constexpr Range kRanges[] = {
+    range_of<int8_t>(),   range_of<uint8_t>(),         {-448, 448} /* float8_e4m3 */,
+    range_of<int16_t>(),  {-57344, 57344} /* e5m2 */,  {-65504, 65504} /* half */,
+    range_of<uint16_t>(), range_of<int32_t>(),         range_of<uint32_t>(),
+    {-0x1p63, 0x1.fffffffffffffp62} /* int64_t */,     {-0x1.fep127, 0x1.fep127} /* bfloat16 */,
+    range_of<float>(),    range_of<double>(),
+};
+
+int class_of(double number) {
+  enum { kZero, kNan, kFirstRange = 4 };
   if (number == 0) return kZero;
   if (std::isnan(number)) return kNan;
-  const double size = std::abs(number);
-  int range = 0;
-  while (range < static_cast<int>(kLargest.size()) && size > kLargest[range]) ++range;
-  return kFirstRange + 2 * range + (number < 0);
+  const auto holds = [number](const Range& range) { return range.least <= number && number <= range.largest; };
+  const auto range = std::find_if(std::begin(kRanges), std::end(kRanges), holds) - std::begin(kRanges);
+  return static_cast<int>(kFirstRange + 2 * range + (number < 0));
+}
+
+}  // namespace
+
+int number_class(const c10::IValue& value) {
+  constexpr int kBool = 2, kOther = 3;
+  static_assert(4 + 2 * std::size(kRanges) + 1 < kNumberClasses);
+  if (value.isBool()) return kBool;
+  if (value.isInt()) return class_of(static_cast<double>(value.toInt()));
+  if (value.isDouble()) return class_of(value.toDouble());
+  if (!value.isComplexDouble()) return kOther;
+  const auto number = value.toComplexDouble();
+  return class_of(std::abs(number.real()) < std::abs(number.imag()) ? number.imag() : number.real());
 }
 
 namespace {
 
-void note_class(int64_t* first_word, int number_class) {
+// Beside those of the numbers before it, of which ten find room.
+void note_class(int64_t* first_word, int new_class) {
   constexpr uint64_t kMode = (uint64_t{1} << kModeBits) - 1;
   const auto word = static_cast<uint64_t>(*first_word);
-  const uint64_t classes = (word >> kModeBits) * 32 + number_class;
+  const uint64_t classes = (word >> kModeBits) * kNumberClasses + new_class;
   *first_word = static_cast<int64_t>(classes << kModeBits | (word & kMode));
 }
 

@@ -15,7 +15,7 @@ bool are_same_kind(const Signature& a, const Signature& b) {
 void Node::note_signature(const Signature* latest) {
   if (latest == signature) return;
   if (signature && !are_same_kind(*signature, *latest)) {
-    constexpr size_t kKept = 4;
+    constexpr size_t kKept = 8;
     std::erase_if(earlier, [&](const Signature* one) { return are_same_kind(*one, *latest); });
     if (earlier.size() == kKept) earlier.erase(earlier.begin());
     earlier.push_back(signature);
@@ -27,6 +27,11 @@ const Signature* Node::signature_like(const Signature& other) const {
   if (!signature || are_same_kind(other, *signature)) return signature;
   const auto found = std::find_if(earlier.begin(), earlier.end(), [&](const Signature* one) { return are_same_kind(other, *one); });
   return found == earlier.end() ? signature : *found;
+}
+
+bool Node::knows_mode(int64_t first_word) const {
+  const auto begins = [first_word](const Signature* one) { return one->words[0] == first_word; };
+  return signature && (begins(signature) || std::any_of(earlier.begin(), earlier.end(), begins));
 }
 
 void Node::forget_signatures() {

@@ -101,6 +101,7 @@ struct alignas(64) Node {
   void note_signature(const Signature* latest);
   // The latest of the same kind as this one; else the latest of all.
   const Signature* signature_like(const Signature& other) const;
+  bool knows_mode(int64_t first_word) const;  // whether some signature begins with it
   void forget_signatures();
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "dynamic/fusion/fuser.h"
 #include "dynamic/kernels/product.h"
 #include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/executor.h"
@@ -10,6 +9,7 @@
 #include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/skeleton_clock.h"
+#include "dynamic/vm/timeline.h"
 
 namespace lockstep::dynamic {
 
@@ -27,8 +27,10 @@ bool is_sum_in_place(const graph::OpInfo& op) {
   return &op == add;
 }
 
-bool is_float_matrix(const Layout& layout) {
-  return layout.dtype == c10::ScalarType::Float && layout.sizes.size() == 2 && !layout.conj && !layout.neg;
+// Rows of floats, one behind the other.
+bool is_whole(const Layout& layout, at::IntArrayRef sizes) {
+  return layout.dtype == c10::ScalarType::Float && layout.sizes == sizes && !layout.conj && !layout.neg &&
+         layout.is_contiguous();
 }
 
 bool touches(const Event& event, const c10::StorageImpl* storage) {
@@ -42,9 +44,16 @@ bool adds_whole(const Event& sum, const c10::StorageImpl* product, const Layout&
   if (!sum.may_be_fused || sum.is_strict || sum.capture || !sum.signature || !is_sum_in_place(sum.op())) return false;
   const auto &total = sum.signature->inputs[0], &added = sum.signature->inputs[1];
   const auto &into = sum.operands[0], &from = sum.operands[1];
-  return from.storage.get() == product && from.offset == made.offset && added.same_geometry(made) && into.storage &&
-         into.storage.get() != product && is_float_matrix(total) && total.sizes == made.sizes && total.is_contiguous() &&
-         sum.args[2].toScalar().equal(1);
+  return from.storage.get() == product && from.offset == 0 && into.storage && into.storage.get() != product &&
+         is_whole(added, made.sizes) && is_whole(total, made.sizes) && sum.args[2].toScalar().equal(1);
+}
+
+// The time counts as the product's: what is added costs little beside it.
+void note_spans(const Event& product, const Event& sum, uint64_t begin, uint64_t end) {
+  if (!timeline_is_on.load(std::memory_order_relaxed)) return;
+  add_span({SpanKind::kGroup, begin, end, product.node, product.node->op, /*thread=*/0, /*spec=*/nullptr, /*is_own=*/true});
+  add_span({SpanKind::kMember, begin, end, product.node, product.node->op});
+  add_span({SpanKind::kMember, end, end, sum.node, sum.node->op});
 }
 
 }  // namespace
@@ -58,7 +67,8 @@ bool may_accumulate(const Event& product) {
 Event* find_sum(const Event& product, at::ArrayRef<Event*> after) {
   const auto& made = product.signature->outputs[0];
   const auto* storage = product.outputs[0].get();
-  if (!is_float_matrix(made) || !made.is_contiguous()) return nullptr;
+  if (!is_whole(made, made.sizes) || made.offset != 0) return nullptr;
+  if (made.numel() * product.signature->inputs[0].sizes[1] < kSmallestProduct) return nullptr;
   for (size_t i = 0; i < after.size(); ++i) {
     auto& event = *after[i];
     if (!touches(event, storage)) continue;
@@ -78,12 +88,12 @@ bool try_accumulate(Event& product, Event& sum) {
   const auto arguments = build_arguments(product);
   const OneThreadScope alone(runs_alone(product));
   const RoundedProductsScope rounded(product.rounds_products);
-  const ExcludedScope timed;
+  const ExcludedScope timed(&product.node->counts.kernel_ticks);
   const AllocationScope allocations(product.node);
   if (!try_add_mm(tensor_over(total.storage, sum.signature->inputs[0], total.offset), arguments[0].toTensor(),
                   arguments[1].toTensor()))
     return false;
-  share_time({&product, &sum}, /*spec=*/nullptr, timed.begin(), timed.elapsed());
+  note_spans(product, sum, timed.begin(), timed.begin() + timed.elapsed());
   sum.release_values();
   sum.is_done = true;
   product.release_values();

@@ -10,12 +10,12 @@ namespace lockstep::dynamic {
 
 constexpr size_t kLookAhead = 6;  // events after a product
 
-// Whether the event makes a product that may be added to a total at once; looks at nothing that another thread writes.
+// Whether the event makes a product that may be added to a total at once.
 bool may_accumulate(const Event& product);
 // Of the events `after` it, in their order, the one that adds it to a total, if that may happen now, before those between,
 // and nobody else will ever see the product; else null.
 Event* find_sum(const Event& product, at::ArrayRef<Event*> after);
-// Does both, and marks the sum as done; else nothing has happened. Throws what a kernel throws.
+// Does both, and marks the sum as done; else nothing has been computed. Throws what a kernel throws.
 bool try_accumulate(Event& product, Event& sum);
 
 }  // namespace lockstep::dynamic

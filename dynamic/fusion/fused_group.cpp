@@ -96,7 +96,6 @@ std::vector<Layout> layouts_by_row(const std::vector<Layout>& inputs, const std:
 FusionFacts find_facts(const Event& event) {
   const auto& signature = *event.signature;
   FusionFacts facts;
-  facts.id = next_id.fetch_add(1, std::memory_order_relaxed);
   if (signature.aliases_input || signature.resizes || signature.special || signature.warns ||
       !signature.list_sizes.empty())
     return facts;
@@ -152,7 +151,21 @@ bool has_loose_tensor(const Event& event) {
 
 const FusionFacts& FusedGroup::facts_of(const Event& event) {
   const auto [place, is_new] = known_.try_emplace(event.signature);
-  if (is_new) place->second = find_facts(event);
+  if (is_new) {
+    place->second = find_facts(event);
+    place->second.id = id_of(*event.signature);
+  }
+  return place->second;
+}
+
+// One for signatures that are alike but for the classes of their numbers, which go to a kernel as they come. One of its
+// own for what is left of an op that was split, which has no words.
+int64_t FusedGroup::id_of(const graph::Signature& signature) {
+  if (signature.words.empty()) return next_id.fetch_add(1, std::memory_order_relaxed);
+  auto words = signature.words;
+  words[0] = graph::mode_of(words);
+  const auto [place, is_new] = ids_.try_emplace({signature.op, std::move(words)});
+  if (is_new) place->second = next_id.fetch_add(1, std::memory_order_relaxed);
   return place->second;
 }
 
@@ -224,6 +237,7 @@ bool FusedGroup::try_add(Event& event) {
   if (events_.empty()) {
     if (const uint64_t epoch = ShapeMemo::instance().epoch(); epoch != epoch_) {
       known_.clear();
+      ids_.clear();
       epoch_ = epoch;
     }
   }

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "dynamic/fusion/op_body.h"
@@ -19,7 +21,7 @@ struct FusionFacts {
   int written = -1;                       // the operand that it writes, or -1
   int folded = -1;                        // the dim that it folds, or -1; later results have size 1 there
   jit::Total total = jit::Total::kNone;   // what its results hold, from the row's first total on
-  int64_t id = 0;                         // unique in the process
+  int64_t id = 0;                         // unique in the process; one for numbers of all classes
   std::vector<graph::Layout> layouts = {};  // of the operands in the space, where some are by row; else as the signature says
 
   const graph::Layout& layout_of(const Event& event, size_t operand) const {
@@ -83,7 +85,10 @@ class FusedGroup {
   bool can_be_added_up(const FusionFacts& facts) const;
   bool reads_total(const Event& event) const;
 
+  int64_t id_of(const graph::Signature& signature);
+
   std::unordered_map<const graph::Signature*, FusionFacts> known_;
+  std::map<std::pair<const graph::OpInfo*, graph::SignatureWords>, int64_t> ids_;
   uint64_t epoch_ = 0;
   std::vector<Event*> events_;
   std::vector<const FusionFacts*> facts_;

@@ -87,6 +87,9 @@ void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& ke
   kernel.run(*plan.prepared, buffers, scalars);
 }
 
+namespace {
+
+// The time of a group counts in equal parts for its events.
 void share_time(at::ArrayRef<Event*> events, const jit::KernelSpec* spec, uint64_t begin, uint64_t ticks) {
   for (auto* event : events)
     event->node->counts.kernel_ticks += static_cast<double>(ticks) / static_cast<double>(events.size());
@@ -96,6 +99,8 @@ void share_time(at::ArrayRef<Event*> events, const jit::KernelSpec* spec, uint64
     add_span({SpanKind::kMember, begin + ticks * i / events.size(), begin + ticks * (i + 1) / events.size(),
               events[i]->node, events[i]->node->op});
 }
+
+}  // namespace
 
 // False where there is no kernel, or none yet.
 bool Fuser::try_run_fused(FusedGroup& group) {

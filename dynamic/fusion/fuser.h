@@ -22,9 +22,6 @@ struct FusionStatistics {
 };
 extern FusionStatistics fusion_statistics;
 
-// Events that ran as one: their time counts in equal parts for each. `spec`: of their kernel, if it was compiled.
-void share_time(at::ArrayRef<Event*> events, const jit::KernelSpec* spec, uint64_t begin, uint64_t ticks);
-
 class Fuser {
  public:
   // Whether the event joins the group that waits.

@@ -29,7 +29,7 @@ class KernelChoice {
   // need more memory now than is there, where the most so far was `peak`; who is that again and again is given up.
   int pick(uint32_t allowed, uint32_t crowded = 0, size_t peak = 0);
   // What it took, in ticks of the time stamp counter, and in memory at the most. `disturbed`: others wanted the cores
-  // meanwhile, so that it says less, and there will be more measurements. Returns whether this was the last one.
+  // meanwhile, so that it says less, and each way will be measured more often. Returns whether this was the last one.
   bool note(int way, double ticks, size_t bytes = 0, bool disturbed = false);
   size_t bytes_of(int way) const;  // 0: not measured
   void settle(int way);     // measured elsewhere
@@ -142,7 +142,8 @@ void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap 
   const double ticks = static_cast<double>(__rdtsc() - prepared) + kPrepareShare * static_cast<double>(prepared - begin);
   if (is_settled) return;
   preparation_count.fetch_add(1, std::memory_order_relaxed);
-  if (choice.note(way, handicap(way) * ticks / work, memory.bytes(), is_disturbed())) remember_choice(problem, choice.settled_way());
+  if (choice.note(way, handicap(way) * ticks / work, memory.bytes(), is_disturbed()))
+    remember_choice(problem, choice.settled_way());
 }
 
 // An estimate: nothing beyond the result.

@@ -29,7 +29,6 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kSmallestWork = 1 << 18;  // multiplications; below it the call itself counts
 constexpr int64_t kSmallestForOneDnn = 1 << 22;
 constexpr int64_t kLargestForSkinny = 1 << 24;  // beyond, packing pays
 constexpr int64_t kDeepestForSkinny = 1 << 12;  // sums are not split
@@ -64,7 +63,7 @@ bool is_dense_matrix(const Tensor& tensor) {
 
 bool can_choose(const Tensor& left, const Tensor& right) {
   return is_dense_matrix(left) && is_dense_matrix(right) && left.size(1) == right.size(0) &&
-         left.size(0) * left.size(1) * right.size(1) >= kSmallestWork && may_choose();
+         left.size(0) * left.size(1) * right.size(1) >= kSmallestProduct && may_choose();
 }
 
 // left @ right + bias by oneDNN's product with a weight of (out, in), which may lie in memory either way.
@@ -195,7 +194,7 @@ bool has_dense_columns(const Tensor& matrices) { return matrices.stride(1) == 1;
 bool can_choose_products(const Tensor& left, const Tensor& right) {
   if (!is_float_tensor(left) || !is_float_tensor(right) || left.dim() != 3 || right.dim() != 3) return false;
   return left.size(0) == right.size(0) && left.size(2) == right.size(1) && left.numel() > 0 && right.numel() > 0 &&
-         left.numel() * right.size(2) >= kSmallestWork && may_choose();
+         left.numel() * right.size(2) >= kSmallestProduct && may_choose();
 }
 
 uint32_t allowed_ways_of_products(const Tensor& left, const Tensor& right) {

@@ -18,6 +18,7 @@ bool try_mm(torch::jit::Stack& stack);
 bool try_addmm(torch::jit::Stack& stack);
 bool try_bmm(torch::jit::Stack& stack);
 
+constexpr int64_t kSmallestProduct = 1 << 18;  // multiplications; below it the call itself counts
 // total += left @ right, with the bits of the product and the sum one after the other, and `left @ right` by the way that
 // is known to be the fastest. False: nothing was touched; there is no such way, or none is known yet.
 bool try_add_mm(const at::Tensor& total, const at::Tensor& left, const at::Tensor& right);

@@ -12,7 +12,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kEnough = 5000000;  // nanoseconds in which a thread could run: about a slice of the scheduler's
 // The runner waits for some 5 % where it is alone on two cores, and for 35 to 50 % beside one or two busy processes.
 constexpr double kNotable = 0.2;
-constexpr std::chrono::milliseconds kBetweenLooks{5};
+constexpr std::chrono::milliseconds kBetweenLooks{5}, kMemory{100};
 
 }  // namespace
 
@@ -24,10 +24,10 @@ CoreTimes times_of_this_thread() {
 }
 
 bool DisturbanceMeter::update(const CoreTimes& now) {
-  if (!has_last_) {
+  if (!has_last_ || now.running < last_.running || now.waiting < last_.waiting) {
     last_ = now;
     has_last_ = true;
-    return false;
+    return is_disturbed_;
   }
   const uint64_t running = now.running - last_.running, waiting = now.waiting - last_.waiting;
   if (running + waiting < kEnough) return is_disturbed_;
@@ -38,12 +38,13 @@ bool DisturbanceMeter::update(const CoreTimes& now) {
 
 bool is_disturbed() {
   thread_local DisturbanceMeter meter;
-  thread_local Clock::time_point next_look;
+  thread_local Clock::time_point last_look;
   thread_local bool is_disturbed = false;
-  if (const auto now = Clock::now(); now >= next_look) {
-    is_disturbed = meter.update(times_of_this_thread());
-    next_look = now + kBetweenLooks;
-  }
+  const auto now = Clock::now();
+  if (now < last_look + kBetweenLooks) return is_disturbed;
+  if (now > last_look + kMemory) meter = {};
+  last_look = now;
+  is_disturbed = meter.update(times_of_this_thread());
   return is_disturbed;
 }
 

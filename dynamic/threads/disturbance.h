@@ -23,7 +23,8 @@ class DisturbanceMeter {
   bool has_last_ = false, is_disturbed_ = false;
 };
 
-// Whether this thread was, some milliseconds ago. Cheap, but for a look at the system every few milliseconds.
+// Whether this thread was, in the milliseconds since the last question; false for the first one in a while. Cheap, but for
+// a look at the system every few milliseconds.
 bool is_disturbed();
 
 }  // namespace lockstep::dynamic

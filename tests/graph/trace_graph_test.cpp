@@ -232,11 +232,15 @@ TEST(Layout, NumbersAreToldApartBySignAndRange) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   EXPECT_EQ(words_of({0.5, 1e-3}), words_of({0.25, 100.0}));
   EXPECT_EQ(words_of({0.0}), words_of({-0.0}));
+  EXPECT_EQ(words_of({-128}), words_of({-1}));
+  EXPECT_EQ(words_of({c10::complex<double>(1, 1)})[0], words_of({2.0})[0]);
+  EXPECT_EQ(words_of({c10::complex<double>(1, -1e39)})[0], words_of({-1e39})[0]);
   EXPECT_EQ(words_of({1000}), words_of({32767}));
   EXPECT_NE(words_of({1.0, -1.0}), words_of({-1.0, 1.0}));
   std::vector<SignatureWords> seen{words_of({true}), words_of({c10::IValue()})};
   EXPECT_NE(seen[0][0], seen[1][0]);
-  for (const double number : {0.0, nan, 1.0, -1.0, 128.0, 256.0, -256.0, 4e4, 7e4, 3e9, 3.4e38, 1e39, -1e39, inf, -inf}) {
+  for (const double number : {0.0, nan, 1.0, -1.0, 128.0, -129.0, 256.0, -256.0, 500.0, 4e4, -32769.0, 6e4, 65530.0, 7e4, 3e9,
+                              -2147483649.0, 5e9, 1e19, -1e19, 3.4e38, 1e39, -1e39, inf, -inf}) {
     EXPECT_EQ(std::count(seen.begin(), seen.end(), words_of({number})), 0) << number;
     seen.push_back(words_of({number}));
   }

@@ -427,6 +427,12 @@ REFUSED_NUMBERS = {
         [1e39],
     ),
     "integers": (lambda x, high: (x * 10).char().clamp(max=high), [1, 100, -3], [300, 10**6]),
+    "least": (lambda x, low: (x * 10).char().clamp(min=low), [-1, -128], [-129, -200]),
+    "long": (
+        lambda x, value: torch.zeros(1000, dtype=torch.long).fill_(value),
+        [1.0, 1e10, -1e18],
+        [1e19],
+    ),
     "power": (lambda x, power: (x * 10).int() ** power, [1, 2, 3, 0], [-1, -2]),
     "fill": (lambda x, value: torch.empty(64).fill_(value), [1.0, -1.0, 1e38], [1e39]),
     "smooth": (
