@@ -453,3 +453,31 @@ def test_versions_of_what_is_made_of_inference_tensors():
     in_lockstep = lockstep.function(when="always", numerics="strict")(versions)
     for index in range(6):
         assert in_lockstep(index) == versions(index)
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+def test_numbers_of_another_kind_are_no_new_sizes(numerics):
+    """A learning rate that was zero, for many parameters: none of them is recorded anew."""
+
+    def run(decorate):
+        torch.manual_seed(0)
+        weights = [torch.randn(size, requires_grad=True) for size in range(300, 320)]
+        optimizer = torch.optim.SGD(weights, lr=0.0, foreach=False)
+
+        def step():
+            optimizer.zero_grad()
+            sum((weight.sin() * weight).sum() for weight in weights).backward()
+            optimizer.step()
+
+        step = decorate(step)
+        for rate in (0.0, 0.0, 0.0, 0.1, 0.01, 0.0, -0.1, 0.1):
+            optimizer.param_groups[0]["lr"] = rate
+            step()
+        return step, weights
+
+    _, expected = run(lambda step: step)
+    step, weights = run(lockstep.function(when="always", numerics=numerics))
+    stats = lockstep.stats(step)
+    assert stats["traced_calls"] <= 2 and "new_sizes" not in stats["reasons"], stats
+    for weight, one in zip(weights, expected, strict=True):
+        assert torch.equal(weight, one) if numerics == "strict" else torch.allclose(weight, one)
