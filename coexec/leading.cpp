@@ -463,8 +463,9 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
   build_words(op, args);
   const Signature* signature = is_dynamic ? nullptr : find_signature(op, node);
   if (!signature && !is_dynamic) signature = infer_signature(op, *node, args);
-  // Versions of results, errors and warnings may be others than before: seen only at rest, and once.
-  const bool is_new_mode = !signature && !is_dynamic && node->signature && !node->knows_mode(words_[0]);
+  // Versions of results, errors and warnings may be others than before: seen only at rest.
+  const bool is_other_mode = !signature && !is_dynamic && node->signature && node->signature->words[0] != words_[0];
+  const bool is_new_mode = is_other_mode && !node->knows_mode(words_[0]);  // once: no new sizes
   if (!signature && !depends_on_data && !is_resolved && !is_new_mode && ++unknown_ > kPatience) {
     lose_patience();
     if (is_logged(LogKind::k_fallback)) log_fallback(*node, Reason::new_sizes);
@@ -478,7 +479,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
     return run_eagerly(op, stack, node, signature->warns ? Reason::warns : Reason::resizes_output);
   count_in_graph(*node);
   // So are sizes and versions of what is written.
-  if (!signature && (op.writes || is_new_mode || (!is_dynamic && at::globalContext().deterministicAlgorithms()))) {
+  if (!signature && (op.writes || is_other_mode || (!is_dynamic && at::globalContext().deterministicAlgorithms()))) {
     drain();
     return run_at_rest();
   }
