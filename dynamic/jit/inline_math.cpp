@@ -165,7 +165,7 @@ Value* emit_tanh(FloatCode& f, Value* x) {
   return f.copysign(b.CreateSelect(b.CreateFCmpOGT(t, f.number(0.599609375)), far, near), x);
 }
 
-// ---- both
+// ---- AVX2 and AVX-512 alike
 
 // e^x - 1 is (e^r - 1) 2^n + 2^n - 1, at half its size, where nothing is too large; near zero n is zero.
 Value* emit_expm1(FloatCode& f, Value* x) {

@@ -100,7 +100,8 @@ Tensor as_gradient(const Tensor& left, const Tensor& right) {
 
 // In strips of columns, and those in blocks of rows: any number of these a thread.
 void multiply_strips(const ProductLoops& loops, ProductLoops::Multiply* multiply, const float* left,
-                     MatrixStrides strides, const float* right, int64_t right_row, float* out, int64_t out_row, int64_t rows, int64_t depth, int64_t columns) {
+                     MatrixStrides strides, const float* right, int64_t right_row, float* out, int64_t out_row,
+                     int64_t rows, int64_t depth, int64_t columns) {
   const int64_t width = loops.tile_width, strips = std::max<int64_t>(columns / width, 1);
   const int64_t blocks = at::ceil_div(rows, kBlockRows);
   const int64_t grain = std::max<int64_t>(1, kGrain / (std::min(rows, kBlockRows) * depth * width));
@@ -121,7 +122,8 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
   auto* to = out.mutable_data_ptr<float>();
   const auto* factor = right.const_data_ptr<float>();
   if (right.stride(1) == 1 && columns >= product_loops().lanes) {
-    multiply_strips(product_loops(), product_loops().multiply, left.const_data_ptr<float>(), {left.stride(0), left.stride(1)}, factor,
+    const auto& loops = product_loops();
+    multiply_strips(loops, loops.multiply, left.const_data_ptr<float>(), {left.stride(0), left.stride(1)}, factor,
                     right.stride(0), to, columns, rows, depth, columns);
   } else {
     const auto& loops = product_loops_for(rows);
@@ -129,8 +131,8 @@ Tensor by_strips(const Tensor& left, const Tensor& right, const std::optional<Te
     const auto dense = left.contiguous(), turned = at::zeros({depth, width}, left.options());
     const auto result = at::empty({columns, width}, left.options());
     transpose(dense.const_data_ptr<float>(), depth, turned.mutable_data_ptr<float>(), width, rows, depth);
-    multiply_strips(loops, loops.multiply, factor, {right.stride(1), right.stride(0)}, turned.const_data_ptr<float>(), width,
-                    result.mutable_data_ptr<float>(), width, columns, depth, width);
+    multiply_strips(loops, loops.multiply, factor, {right.stride(1), right.stride(0)}, turned.const_data_ptr<float>(),
+                    width, result.mutable_data_ptr<float>(), width, columns, depth, width);
     transpose(result.const_data_ptr<float>(), width, to, columns, columns, rows);
   }
   if (bias) out.add_(*bias);

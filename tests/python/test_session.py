@@ -536,6 +536,7 @@ def f():
 os.chdir(os.sep)
 print(__file__ == f.__code__.co_filename, inspect.getsource(f).split()[-1])
 if sys.argv[1:]:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it is ignored
     signal.raise_signal(signal.SIGINT)
 """
     (tmp_path / "found.py").write_text(code)
