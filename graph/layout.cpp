@@ -138,8 +138,10 @@ constexpr Range kRanges[] = {
     range_of<float>(),    range_of<double>(),
 };
 
+enum NumberClass { kZero, kNan, kBool, kOther, kFirstRange };  // of each range two: above and below zero
+static_assert(kFirstRange + 2 * std::size(kRanges) + 1 < kNumberClasses);
+
 int class_of(double number) {
-  enum { kZero, kNan, kFirstRange = 4 };
   if (number == 0) return kZero;
   if (std::isnan(number)) return kNan;
   const auto holds = [number](const Range& range) { return range.least <= number && number <= range.largest; };
@@ -150,8 +152,6 @@ int class_of(double number) {
 }  // namespace
 
 int number_class(const c10::IValue& value) {
-  constexpr int kBool = 2, kOther = 3;
-  static_assert(4 + 2 * std::size(kRanges) + 1 < kNumberClasses);
   if (value.isBool()) return kBool;
   if (value.isInt()) return class_of(static_cast<double>(value.toInt()));
   if (value.isDouble()) return class_of(value.toDouble());
