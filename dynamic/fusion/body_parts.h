@@ -8,6 +8,8 @@ namespace lockstep::dynamic {
 // The tables, one for each kind of op.
 const OpRows& activation_rows();
 const OpRows& loss_rows();
+// Those that fold the innermost dim away, beside what these ops are otherwise.
+const OpRows& row_folds();
 
 template <jit::Op op>
 void unary(OpBody& b) {

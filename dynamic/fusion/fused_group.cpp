@@ -36,7 +36,6 @@ bool computes_in_result_type(const Layout& input, const Layout& target) {
 bool is_plain(const Layout& layout) { return jit_type(layout.dtype) && !layout.conj && !layout.neg; }
 
 constexpr size_t kMaxRank = 8;
-constexpr int64_t kShortestRow = 8;  // worth a vector
 
 bool is_innermost_dim(const Layout& layout, int dim) { return layout.strides[dim] == 1 && layout.sizes[dim] > 1; }
 
@@ -55,13 +54,13 @@ bool has_totals_of_rows(const graph::Signature& signature, const OpRow& row, con
   return true;
 }
 
-// The first result fills the space; further ones have one value a row, before there are totals.
-bool has_results_by_row(const graph::Signature& signature, const OpRow& row, jit::Total total, int folded) {
-  const size_t end = total == jit::Total::kNone ? signature.outputs.size() : row.first_total;
-  for (size_t i = 1; i < end; ++i) {
-    const auto& output = signature.outputs[i];
-    auto sizes = signature.outputs[0].sizes;
-    sizes[folded] = 1;
+// The first result fills the space, if it is not by row, too; further ones have one value a row, before there are totals.
+bool has_results_by_row(const graph::Signature& signature, const FusionFacts& facts, const OpRow& row) {
+  const size_t end = facts.total == jit::Total::kNone ? signature.outputs.size() : row.first_total;
+  for (size_t i = row.gives_rows ? 0 : 1; i < end; ++i) {
+    const auto& output = facts.result_layout(signature, i);
+    auto sizes = facts.target->sizes;
+    sizes[facts.folded] = 1;
     if (!output.is_defined() || output.sizes != sizes || !is_plain(output) || !output.is_without_overlap() ||
         output.storage_group != static_cast<int>(i))
       return false;
@@ -93,6 +92,18 @@ std::vector<Layout> layouts_by_row(const std::vector<Layout>& inputs, const std:
   return layouts;
 }
 
+// Where the dim that was folded is not kept, it is there in the space.
+std::vector<Layout> results_by_row(const graph::Signature& signature) {
+  const size_t rank = signature.inputs[0].sizes.size();
+  auto layouts = signature.outputs;
+  for (auto& layout : layouts) {
+    if (layout.sizes.size() == rank) continue;
+    layout.sizes.push_back(1);
+    layout.strides.push_back(1);
+  }
+  return layouts;
+}
+
 FusionFacts find_facts(const Event& event) {
   const auto& signature = *event.signature;
   FusionFacts facts;
@@ -100,7 +111,7 @@ FusionFacts find_facts(const Event& event) {
       !signature.list_sizes.empty())
     return facts;
   const auto& op = event.op();
-  const auto* row = find_op_row(op);
+  const auto* row = find_op_row(event);
   if (!row) return facts;
   int operand = 0;
   for (const auto& slot : op.args) {
@@ -114,12 +125,13 @@ FusionFacts find_facts(const Event& event) {
   if (has_bfloat16(signature) && (facts.total != jit::Total::kNone || !bfloat16_rule(op).is_once)) return facts;
   const bool has_totals_alone = facts.total != jit::Total::kNone && row->first_total == 0;
   const auto& read = facts.written >= 0 ? signature.inputs[facts.written] : signature.inputs[0];
-  facts.target = facts.written >= 0 || has_totals_alone ? &read : &signature.outputs[0];
+  facts.target = facts.written >= 0 || has_totals_alone || row->gives_rows ? &read : &signature.outputs[0];
   const bool copies = op.base == "aten::copy_" || op.base == "aten::_to_copy";
   if (!is_plain(*facts.target) || facts.target->sizes.size() > kMaxRank || facts.target->numel() == 0 ||
       !facts.target->is_without_overlap())
     return facts;
   facts.layouts = layouts_by_row(signature.inputs, row->by_row);
+  if (row->gives_rows) facts.results = results_by_row(signature);
   for (size_t i = 0; i < signature.inputs.size(); ++i) {
     const auto& input = facts.layout_of(event, i);
     if (!input.is_defined()) continue;
@@ -130,7 +142,7 @@ FusionFacts find_facts(const Event& event) {
   if (row->folds && (row->reduction < 0 || facts.total != jit::Total::kNone)) {
     facts.folded = row->folds(event);
     if (facts.folded < 0 || facts.target->sizes.empty() || !is_innermost_dim(*facts.target, facts.folded) ||
-        facts.target->sizes[facts.folded] < kShortestRow || !has_results_by_row(signature, *row, facts.total, facts.folded) ||
+        facts.target->sizes[facts.folded] < kShortestRow || !has_results_by_row(signature, facts, *row) ||
         (facts.total != jit::Total::kNone && !has_totals_of_rows(signature, *row, *facts.target, facts.folded)))
       return facts;
   } else if (!has_results_alike(signature)) {
@@ -169,20 +181,36 @@ int64_t FusedGroup::id_of(const graph::Signature& signature) {
   return place->second;
 }
 
+int64_t stride_over(const Layout& layout, const Layout& space, size_t dim) {
+  const size_t skipped = space.sizes.size() - layout.sizes.size();
+  return dim < skipped || layout.sizes[dim - skipped] == 1 ? 0 : layout.strides[dim - skipped];
+}
+
+bool BufferUse::is_same_part(const Operand& operand, const Layout& its_layout, const Layout& space) const {
+  if (storage != operand.storage.get() || offset != operand.offset) return false;
+  if (layout->same_geometry(its_layout)) return true;
+  if (total != jit::Total::kNone || layout->dtype != its_layout.dtype) return false;
+  for (size_t dim = 0; dim < space.sizes.size(); ++dim)
+    if (stride_over(*layout, space, dim) != stride_over(its_layout, space, dim)) return false;
+  return true;
+}
+
 // A storage that one of them writes is met in one layout only.
 bool FusedGroup::overlaps_another_layout(const Event& event, const FusionFacts& facts) const {
+  const auto& space = space_with(facts);
   for (size_t i = 0; i < event.operands.size(); ++i) {
     const auto& operand = event.operands[i];
     if (!operand.storage) continue;
     const bool is_written = static_cast<int>(i) == facts.written;
     for (const auto& buffer : buffers_)
       if (buffer.storage == operand.storage.get() && (is_written || buffer.is_written) &&
-          !buffer.is_same_part(operand, facts.layout_of(event, i)))
+          !buffer.is_same_part(operand, facts.layout_of(event, i), space))
         return true;
     if (!is_written) continue;
     const BufferUse target{operand.storage.get(), operand.offset, &facts.layout_of(event, i)};
     for (size_t j = 0; j < event.operands.size(); ++j)
-      if (event.operands[j].storage == operand.storage && !target.is_same_part(event.operands[j], facts.layout_of(event, j)))
+      if (event.operands[j].storage == operand.storage &&
+          !target.is_same_part(event.operands[j], facts.layout_of(event, j), space))
         return true;
   }
   return false;
@@ -217,9 +245,24 @@ bool FusedGroup::begins_another_round(const Event& event) const {
   return std::any_of(events_.begin(), events_.end(), [&](const Event* other) { return other->node == event.node; });
 }
 
+// Reads one value for each row that an event of the group made, and makes such ones or writes them.
+bool FusedGroup::goes_on_by_row(const Event& event, const FusionFacts& facts) const {
+  if (events_.empty() || folded_ < 0 || facts.folded >= 0) return false;
+  auto sizes = facts_[0]->target->sizes;
+  sizes[folded_] = 1;
+  if (facts.target->sizes != sizes) return false;
+  const auto is_by_row = [this](const Operand& operand) {
+    return operand.storage && std::any_of(buffers_.begin(), buffers_.end(), [&](const BufferUse& buffer) {
+      return buffer.is_by_row && buffer.storage == operand.storage.get();
+    });
+  };
+  if (facts.written >= 0 && !is_by_row(event.operands[facts.written])) return false;
+  return std::any_of(event.operands.begin(), event.operands.end(), is_by_row);
+}
+
 int FusedGroup::find_or_add_buffer(const Operand& operand, const Layout& layout) {
   for (size_t b = 0; b < buffers_.size(); ++b)
-    if (buffers_[b].is_same_part(operand, layout)) return static_cast<int>(b);
+    if (buffers_[b].is_same_part(operand, layout, *facts_[0]->target)) return static_cast<int>(b);
   buffers_.push_back({operand.storage.get(), operand.offset, &layout});
   return static_cast<int>(buffers_.size()) - 1;
 }
@@ -249,12 +292,13 @@ bool FusedGroup::try_add(Event& event) {
     if (!event.passes.has(Pass::k_fuse) || event.passes != events_[0]->passes) return false;
     const size_t brought = event.operands.size() + event.outputs.size();
     if (events_.size() >= kMaxEvents || buffers_.size() + brought > kMaxBuffers) return false;
-    if (event.float_mode != events_[0]->float_mode || facts.target->sizes != facts_[0]->target->sizes ||
-        !folds_as_the_others(facts) || begins_another_round(event))
+    if (event.float_mode != events_[0]->float_mode || !folds_as_the_others(facts) || begins_another_round(event) ||
+        (facts.target->sizes != facts_[0]->target->sizes && !goes_on_by_row(event, facts)))
       return false;
   }
   if (has_loose_tensor(event) || overlaps_another_layout(event, facts) || !can_be_added_up(facts) || reads_total(event))
     return false;
+  const bool is_by_row = goes_on_by_row(event, facts);
   const Order order = order_alone(event, facts);
   if (!events_.empty() && is_innermost_ != (order == Order::kInnermost)) return false;
   if (order == Order::kRestored)
@@ -275,10 +319,13 @@ bool FusedGroup::try_add(Event& event) {
   }
   first_result_.push_back(static_cast<int>(buffers_.size()));
   const auto& outputs = event.signature->outputs;
-  for (size_t i = 0; i < outputs.size(); ++i)
-    buffers_.push_back({event.outputs[outputs[i].storage_group].get(), outputs[i].offset, &outputs[i], /*is_produced=*/true,
-                        /*is_written=*/true, /*held=*/1,
-                        i >= facts.row->first_total ? facts.total : jit::Total::kNone});
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto total = i >= facts.row->first_total ? facts.total : jit::Total::kNone;
+    const bool is_of_row = facts.folded >= 0 && total == jit::Total::kNone && (i > 0 || facts.row->gives_rows);
+    buffers_.push_back({event.outputs[outputs[i].storage_group].get(), outputs[i].offset,
+                        &facts.result_layout(*event.signature, i), /*is_produced=*/true, /*is_written=*/true, /*held=*/1,
+                        total, is_by_row || is_of_row});
+  }
   has_totals_ |= facts.total != jit::Total::kNone;
   if (facts.folded >= 0) folded_ = facts.folded;
   return true;

@@ -23,11 +23,18 @@ struct FusionFacts {
   jit::Total total = jit::Total::kNone;   // what its results hold, from the row's first total on
   int64_t id = 0;                         // unique in the process; one for numbers of all classes
   std::vector<graph::Layout> layouts = {};  // of the operands in the space, where some are by row; else as the signature says
+  std::vector<graph::Layout> results = {};  // the same of the results
 
   const graph::Layout& layout_of(const Event& event, size_t operand) const {
     return layouts.empty() ? event.signature->inputs[operand] : layouts[operand];
   }
+  const graph::Layout& result_layout(const graph::Signature& signature, size_t result) const {
+    return results.empty() ? signature.outputs[result] : results[result];
+  }
 };
+
+// How a layout is walked along a dim of the space that it is broadcast to: elements, 0 where it is broadcast.
+int64_t stride_over(const graph::Layout& layout, const graph::Layout& space, size_t dim);
 
 // Part of a storage that the group reads or writes, always in one layout where it is written.
 struct BufferUse {
@@ -38,10 +45,10 @@ struct BufferUse {
   bool is_written = false;
   uint32_t held = 0;                      // references of the group's events
   jit::Total total = jit::Total::kNone;   // smaller than the space: of all rows
+  bool is_by_row = false;                 // smaller than the space: follows from what a row was folded to
 
-  bool is_same_part(const Operand& operand, const graph::Layout& its_layout) const {
-    return storage == operand.storage.get() && offset == operand.offset && layout->same_geometry(its_layout);
-  }
+  // Whether at each point of the space it is the same element.
+  bool is_same_part(const Operand& operand, const graph::Layout& its_layout, const graph::Layout& space) const;
 };
 
 using GroupKey = graph::SignatureWords;
@@ -75,7 +82,9 @@ class FusedGroup {
 
  private:
   const FusionFacts& facts_of(const Event& event);
+  bool goes_on_by_row(const Event& event, const FusionFacts& facts) const;
   int find_or_add_buffer(const Operand& operand, const graph::Layout& layout);
+  const graph::Layout& space_with(const FusionFacts& facts) const { return *(facts_.empty() ? facts : *facts_[0]).target; }
   bool overlaps_another_layout(const Event& event, const FusionFacts& facts) const;
   bool begins_another_round(const Event& event) const;
   enum class Order : uint8_t { kAsSaid, kInnermost, kRestored };

@@ -13,12 +13,9 @@ namespace {
 using graph::Layout;
 using jit::Access;
 
-// Strides over the dims of the space: 0 where a buffer is broadcast.
 std::vector<int64_t> strides_over(const Layout& layout, const Layout& space) {
-  std::vector<int64_t> strides(space.sizes.size(), 0);
-  const size_t skipped = space.sizes.size() - layout.sizes.size();
-  for (size_t dim = 0; dim < layout.sizes.size(); ++dim)
-    if (layout.sizes[dim] != 1) strides[dim + skipped] = layout.strides[dim];
+  std::vector<int64_t> strides;
+  for (size_t dim = 0; dim < space.sizes.size(); ++dim) strides.push_back(stride_over(layout, space, dim));
   return strides;
 }
 

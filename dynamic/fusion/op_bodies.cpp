@@ -57,6 +57,8 @@ void addcdiv(OpBody& b) { b.finish(b.add(b.in(0), b.div(b.mul(b.scalar(3), b.in(
 void pow_scalar(OpBody& b) {
   const double exponent = b.argument(1).toScalar().toDouble();
   const Value x = b.in(0);
+  if (exponent == 0) return b.finish(b.number(1));  // of nan, too
+  if (exponent == 1) return b.finish(x);
   if (exponent == 2) return b.finish(b.mul(x, x));
   if (exponent == 3) return b.finish(b.mul(b.mul(x, x), x));
   if (exponent == 0.5) return b.finish(b.unary(Op::k_sqrt, x));
@@ -352,6 +354,33 @@ bool has_rows_of_total(const graph::Signature& signature) {
   return c10::isFloatingType(input.dtype) && !input.sizes.empty() && input.sizes.back() >= kShortestRowOfTotal;
 }
 
+namespace {
+
+// Null where the op has no form that gives one value for each row.
+const OpRow* find_row_fold(const graph::OpInfo& op) {
+  thread_local std::unordered_map<const graph::OpInfo*, const OpRow*> known;
+  const auto [place, is_new] = known.try_emplace(&op, nullptr);
+  if (!is_new) return place->second;
+  if (!std::string_view(op.name).starts_with("aten::") || op.returns_out) return nullptr;
+  const auto row = row_folds().find(name_of_row(op));
+  return place->second = row == row_folds().end() ? nullptr : &row->second;
+}
+
+// By the sizes alone: another dim may have the same.
+bool may_fold_rows(const graph::OpInfo& op, const graph::Signature& signature) {
+  if (!find_row_fold(op) || signature.inputs.empty() || signature.outputs.empty()) return false;
+  const auto& input = signature.inputs[0];
+  return c10::isFloatingType(input.dtype) && input.sizes.size() >= 2 && input.sizes.back() >= kShortestRow &&
+         signature.outputs[0].numel() * input.sizes.back() == input.numel();
+}
+
+}  // namespace
+
+const OpRow* find_op_row(const Event& event) {
+  const auto* fold = find_row_fold(event.op());
+  return fold && fold->accepts(event) ? fold : find_op_row(event.op());
+}
+
 // In place or not: one row. A schema name is namespace::base[_][.overload].
 const OpRow* find_op_row(const graph::OpInfo& op) {
   thread_local std::unordered_map<const graph::OpInfo*, const OpRow*> known;
@@ -374,7 +403,7 @@ bool rounds_as_eager(const graph::OpInfo& op) {
   const auto [place, is_new] = known.try_emplace(&op, true);
   if (!is_new) return place->second;
   const auto* row = find_op_row(op);
-  if (!row) return true;  // there is PyTorch's only
+  if (!row && !find_row_fold(op)) return true;  // there is PyTorch's only
   // By name, or by name and overload. Of those in the second part, PyTorch's own vectors and single values differ: in the
   // sign of zero, or on nan.
   static const std::unordered_set<std::string_view> rounded = {
@@ -385,7 +414,7 @@ bool rounds_as_eager(const graph::OpInfo& op) {
       "native_layer_norm", "native_layer_norm_backward", "sum", "mean", "elu", "celu", "elu_backward", "softplus",
       "softplus_backward", "log_sigmoid_forward", "mish", "mish_backward", "logit", "mse_loss", "smooth_l1_loss",
       "smooth_l1_loss_backward", "huber_loss", "huber_loss_backward",
-      "binary_cross_entropy_backward", "binary_cross_entropy_with_logits",
+      "binary_cross_entropy_backward", "binary_cross_entropy_with_logits", "amax", "var", "std", "linalg_vector_norm",
 
       "hardtanh_backward", "hardshrink_backward", "softshrink", "softshrink_backward", "clamp.Tensor",
       "clamp_min.Tensor", "clamp_max.Tensor", "maximum", "minimum"};
@@ -394,9 +423,11 @@ bool rounds_as_eager(const graph::OpInfo& op) {
 }
 
 bool rounds_as_eager(const graph::OpInfo& op, const graph::Signature& signature) {
+  if (may_fold_rows(op, signature)) return false;
   // At the ends of rows, PyTorch's single values of bfloat16 may round at each step.
   if (rounds_as_eager(op)) return !has_bfloat16(signature) || !find_op_row(op);
   const auto* row = find_op_row(op);
+  if (!row) return true;
   return row->total != jit::Total::kNone && row->first_total == 0 && !has_rows_of_total(signature);
 }
 

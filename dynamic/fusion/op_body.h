@@ -115,13 +115,18 @@ struct OpRow {
   size_t first_total = 0;                // 0: the op iterates over its first operand
   bool (*takes_numbers)(const Event& event) = nullptr;  // of this call; those that PyTorch's kernel refuses go there
   int reduction = -1;  // the argument that says whether results are totals, and which (at::Reduction); -1: `total` does
+  bool gives_rows = false;  // one value for each row of its first operand, which it iterates over
 };
+inline constexpr int64_t kShortestRow = 8;  // that is folded: worth a vector
+
 using OpRows = std::unordered_map<std::string_view, OpRow>;
 
 // Without its namespace; out of place.
 std::string name_of_row(const graph::OpInfo& op);
 // Null where the op is not written down.
 const OpRow* find_op_row(const graph::OpInfo& op);
+// The same for one call: which dims are reduced may decide.
+const OpRow* find_op_row(const Event& event);
 // What the results of this call hold.
 jit::Total total_of(const OpRow& row, const Event& event);
 bool has_pointwise_body(const graph::OpInfo& op);

@@ -178,6 +178,12 @@ TEST(Fuser, GroupingChangesNoBits) {
                                {asked[6]->result(0), sizes, row, row, 1e-5}));
     asked.push_back(&chain.ask("aten::sub.Tensor", {asked[7]->expected[0], asked[7]->expected[1], 1},
                                {asked[7]->result(0), asked[7]->result(1), 1}));
+    const std::vector<int64_t> last{-1};
+    asked.push_back(&chain.ask("aten::sum.dim_IntList", {asked[8]->expected[0], last, true, {}},
+                               {asked[8]->result(0), last, true, {}}));
+    asked.push_back(&chain.ask("aten::tanh", {asked[9]->expected[0]}, {asked[9]->result(0)}));
+    asked.push_back(&chain.ask("aten::mul.Tensor", {asked[8]->expected[0], asked[10]->expected[0]},
+                               {asked[8]->result(0), asked[10]->result(0)}));
     return asked;
   };
   for (const double factor : {0.3, 1.7}) {
@@ -205,6 +211,31 @@ TEST(Fuser, GroupingChangesNoBits) {
   }
 }
 
+// Who goes on with what rows were folded to, in whichever layout it is read.
+TEST(Fuser, OneValueForEachRow) {
+  const auto x = at::randn({12, 20}), column = at::randn({12, 1});
+  const std::vector<int64_t> dims{1};
+  for (const bool keeps : {true, false}) {
+    Chain chain;
+    auto& square = chain.ask("aten::mul.Tensor", {x, x});
+    EXPECT_TRUE(chain.join(square));
+    EXPECT_FALSE(chain.join(chain.ask("aten::abs", {column}))) << "nothing is folded yet";
+    auto& mean = chain.ask("aten::mean.dim", {square.expected[0], dims, keeps, {}}, {square.result(0), dims, keeps, {}});
+    ASSERT_TRUE(chain.join(mean));
+    EXPECT_FALSE(chain.join(chain.ask("aten::abs", {column}))) << "has nothing to do with the rows";
+    const auto by_row = [keeps](const at::Tensor& tensor) { return keeps ? tensor : tensor.unsqueeze(1); };
+    const auto expected = by_row(mean.expected[0]), own = by_row(mean.result(0));
+    auto& inverse = chain.ask("aten::rsqrt", {expected}, {own});
+    EXPECT_TRUE(chain.join(inverse));
+    EXPECT_FALSE(chain.join(chain.ask("aten::add_.Tensor", {column.clone(), expected, 1}, {column, own, 1})))
+        << "rows are written that are not the group's own";
+    EXPECT_TRUE(chain.join(chain.ask("aten::mul_.Tensor", {expected.clone(), column}, {own, column})));
+    EXPECT_TRUE(chain.join(chain.ask("aten::mul.Tensor", {x, inverse.expected[0]}, {x, inverse.result(0)})));
+    EXPECT_TRUE(chain.join(chain.ask("aten::div.Tensor", {x, expected.expand({12, 20})}, {x, own.expand({12, 20})})));
+    chain.fuser.clear();
+  }
+}
+
 TEST(Fuser, TotalsAreNotReadInTheirGroup) {
   const auto x = at::randn({40, 70});
   const std::vector<int64_t> rows{0}, columns{1};
@@ -218,7 +249,8 @@ TEST(Fuser, TotalsAreNotReadInTheirGroup) {
   EXPECT_TRUE(chain.join(chain.ask("aten::mean", {product.expected[0], {}}, {product.result(0), {}})));
   EXPECT_TRUE(chain.join(chain.ask("aten::abs", {product.expected[0]}, {product.result(0)})));
   chain.fuser.clear();
-  EXPECT_FALSE(chain.join(chain.ask("aten::sum.dim_IntList", {x, columns, false, {}}))) << "by row";
+  EXPECT_TRUE(chain.join(chain.ask("aten::sum.dim_IntList", {x, columns, false, {}}))) << "by row";
+  chain.fuser.clear();
   EXPECT_FALSE(chain.join(chain.ask("aten::sum.dim_IntList", {at::randn({70, 40}).t(), rows, false, {}}))) << "turned";
   EXPECT_FALSE(chain.join(chain.ask("aten::sum.dim_IntList", {at::randn({70, 40}), rows, false, {}}))) << "short rows";
   EXPECT_FALSE(chain.join(chain.ask("aten::sum", {at::randn({2, 20000}), {}}))) << "rows of several blocks";

@@ -59,6 +59,8 @@ std::vector<Sample> samples() {
       {"aten::addcmul", {x, y, p, 0.3}, kUlps},
       {"aten::addcmul_", {x, y, p, 1}, kUlps},
       {"aten::addcdiv_", {x, y, p, -0.01}, kUlps},
+      {"aten::pow.Tensor_Scalar", {x, 0}},
+      {"aten::pow.Tensor_Scalar", {x, 1}},
       {"aten::pow.Tensor_Scalar", {x, 2}},
       {"aten::pow.Tensor_Scalar", {x, 3}, kUlps},
       {"aten::pow.Tensor_Scalar", {p, 0.5}, kUlps},
@@ -171,6 +173,22 @@ std::vector<Sample> samples() {
       for (const auto& dims : {rows, every})
         for (const bool keeps : {false, true}) all.push_back({op, {input, dims, keeps, kNone}, 1e-4});
   }
+  const std::vector<int64_t> innermost{-1}, by_number{1};
+  const auto turned_map = values({3, 9, 40}).transpose(0, 1), long_rows = positive({3, 30000});
+  for (const auto& input : {x, doubles, sparse.t().contiguous().t(), big, long_rows, turned_map, values({2, 5, 8}), values({1, 70})}) {
+    if (input.stride(-1) != 1) continue;
+    for (const bool keeps : {false, true}) {
+      for (const char* op : {"aten::sum.dim_IntList", "aten::mean.dim"}) all.push_back({op, {input, innermost, keeps, kNone}, 2e-5});
+      all.push_back({"aten::amax", {input, innermost, keeps}});
+      for (const char* op : {"aten::var.correction", "aten::std.correction"})
+        for (const auto& correction : {c10::IValue(), c10::IValue(0), c10::IValue(2.5)})
+          all.push_back({op, {input, innermost, correction, keeps}, 2e-6});
+      all.push_back({"aten::linalg_vector_norm", {input, 2, innermost, keeps, kNone}, 2e-6});
+    }
+  }
+  all.push_back({"aten::mean.dim", {x, by_number, true, at::kFloat}, kUlps});
+  all.push_back({"aten::var.correction", {x + 1000, innermost, 0, true}, 1e-5});  // both lose digits
+  all.push_back({"aten::amax", {at::where(m, x, NAN), innermost, true}, kUlps});
   const auto targets = at::randint(0, 21, {37}, at::kLong), targets_of_21 = at::randint(0, 21, {21}, at::kLong);
   targets.slice(0, 0, 37, 5).fill_(-100);
   targets.slice(0, 1, 37, 7).fill_(3);
@@ -227,6 +245,26 @@ TEST(OpBodies, TypesThatComputeOtherwiseAreLeftAlone) {
   EXPECT_FALSE(is_taken("aten::add.Tensor", {at::rand({0, 2}), at::rand({0, 2}), 1}));
   EXPECT_FALSE(is_taken("aten::add.Tensor", {truths({3}), truths({3}), 1}));
   EXPECT_FALSE(is_taken("aten::mm", {x, x}));
+}
+
+TEST(OpBodies, RowsThatAreNotFolded) {
+  const auto x = values({12, 20}), map = values({3, 12, 20});
+  const std::vector<int64_t> first{0}, last{-1}, two{1, 2}, none;
+  const auto sum = [](const at::Tensor& tensor, const c10::IValue& dims, const c10::IValue& type = {}) {
+    return is_taken("aten::sum.dim_IntList", {tensor, dims, true, type});
+  };
+  EXPECT_TRUE(sum(x, last));
+  EXPECT_FALSE(sum(x, first)) << "short rows of a total";
+  EXPECT_FALSE(sum(map, two));
+  EXPECT_FALSE(sum(x.t(), last)) << "not innermost";
+  EXPECT_FALSE(sum(values({12, 7}), last)) << "not worth a vector";
+  EXPECT_FALSE(sum(x, last, at::kDouble)) << "computes in another type";
+  EXPECT_FALSE(sum(at::ones({12, 20}, at::kLong), last));
+  EXPECT_FALSE(sum(x.to(at::kBFloat16), last));
+  EXPECT_FALSE(sum(values({12, 1}).expand({12, 20}), last));
+  EXPECT_FALSE(is_taken("aten::amax", {x, none, true})) << "of all dims";
+  EXPECT_FALSE(is_taken("aten::var.correction", {x, last, 20, true})) << "PyTorch warns";
+  EXPECT_FALSE(is_taken("aten::linalg_vector_norm", {x, 1, last, true, kNone}));
 }
 
 }  // namespace

@@ -83,7 +83,6 @@ inline void expect_as_pytorchs(const std::vector<Sample>& samples) {
     const std::string what = std::string(sample.op) + " (sample " + std::to_string(index++) + ") ";
     const auto* op = graph::find_op_info(sample.op);
     ASSERT_TRUE(op) << what;
-    ASSERT_TRUE(find_op_row(*op)) << what;
     const uint64_t groups = fusion_statistics.groups.load();
     if (op->writes) {  // on copies: PyTorch's has written one of them already
       Stack eager = copies_of(sample.args), own = copies_of(sample.args);
