@@ -63,6 +63,7 @@ struct Function : std::enable_shared_from_this<Function> {
   uint64_t clock = 0;            // events asked for
 
   Function();
+  void forget_stale_signatures();  // of its nodes, where the memo has forgotten them
   Way unmeasured_way() const { return adapts_workers && worker_habit.sleeps() ? Way::kYielding : forced_way; }
 };
 

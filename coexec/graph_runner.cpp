@@ -5,7 +5,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <pthread.h>
+#include <c10/util/Exception.h>
 #include <xmmintrin.h>
+
+#include <optional>
 
 #include "coexec/clock.h"
 #include "dynamic/threads/thread_team.h"
@@ -78,11 +81,27 @@ bool try_add(dynamic::Fuser& fuser, dynamic::Event& event) {
 
 }  // namespace
 
+namespace {
+
+class CapturingHandler final : public c10::WarningHandler {
+ public:
+  explicit CapturingHandler(dynamic::Capture& capture) : capture_(capture) {}
+  void process(const c10::Warning& warning) override { capture_.warnings.push_back(warning); }
+
+ private:
+  dynamic::Capture& capture_;
+};
+
+}  // namespace
+
 void GraphRunner::run_single(dynamic::Event& event) {
   if (has_failed()) return;
   const dynamic::HiddenLayoutReader reader;
   try {
     adopt_float_mode(event);
+    std::optional<CapturingHandler> handler;
+    std::optional<c10::WarningUtils::WarningHandlerGuard> warnings;
+    if (event.capture) warnings.emplace(&handler.emplace(*event.capture));
     const at::AutoGradMode grad_mode(event.grad_mode);  // some kernels return a workspace under it
     dynamic::execute(event, reader.some_are_hidden() && dynamic::has_pointwise_body(event.op()));
   } catch (...) {

@@ -37,6 +37,7 @@ using graph::Signature;
 
 namespace {
 
+constexpr uint64_t kOpsOfALook = 1 << 14;
 constexpr int kPatience = 8;          // sizes that nobody knows, each waited for; then the call is rather recorded
 constexpr uint64_t kShortStay = 8;    // in lockstep, in streaks of known ops that led there
 
@@ -110,7 +111,7 @@ void Session::arrive(c10::DispatchKeySet keys) {
   keys_ = keys.remove(tracer::kHookKey);
   adopt_ambient_state();
   place_ = locate();
-  function_->counters.ops++;
+  if (++function_->counters.ops % kOpsOfALook == 0 && function_->is_session) bound_signatures();
 }
 
 void Session::go_on(const OpInfo& op, torch::jit::Stack* stack) {
@@ -770,12 +771,14 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   const uint64_t number = runner_.channel().push();
   note_event(number);
   wait_done(number, /*interruptible=*/false);
+  for (const auto& warning : capture.warnings) c10::warn(warning);
   if (capture.error) std::rethrow_exception(capture.error);
   raise_failure();
   if (known) bump_versions(*known);
 
   if (learned) {
     fill_outputs(*learned, capture.results);
+    learned->warns = !capture.warnings.empty();
     if (node->signature) learned->output_versions = node->signature->output_versions;  // seen with other sizes
   }
   const Signature& signature = known ? *known : *learned;

@@ -58,6 +58,13 @@ thread_local Borrowed t_session;
 
 Function::Function() : serial(next_serial.fetch_add(1)) {}
 
+void Function::forget_stale_signatures() {
+  const uint64_t epoch = dynamic::ShapeMemo::instance().epoch();
+  if (epoch == memo_epoch) return;
+  for (const auto& node : graph.nodes()) node->forget_signatures();
+  memo_epoch = epoch;
+}
+
 void Session::set_host(Host& host) { the_host = &host; }
 Host& Session::host() { return *the_host; }
 
@@ -138,11 +145,7 @@ void Session::begin(Function& function, Way way) {
   unknown_ = 0;
   traced_in_this_call_ = false;
   preparations_before_ = dynamic::preparation_count.load(std::memory_order_relaxed);
-  auto& memo = dynamic::ShapeMemo::instance();
-  if (memo.epoch() != function.memo_epoch) {
-    for (const auto& node : function.graph.nodes()) node->forget_signatures();
-    function.memo_epoch = memo.epoch();
-  }
+  function.forget_stale_signatures();
   phase_ = cursor_->next.empty() ? Phase::kTracing : Phase::kCoExecuting;
   if (phase_ == Phase::kTracing) {
     traced_in_this_call_ = true;
@@ -237,6 +240,17 @@ void Session::adapt_workers() {
   }
 }
 
+// Between calls signatures are forgotten; a session is one that goes on.
+void Session::bound_signatures() {
+  auto& memo = dynamic::ShapeMemo::instance();
+  if (recorder_ || memo.count() <= kMaxSignatures) return;
+  for (Session* other : all())
+    if (other != this && other->is_active()) return;
+  drain();
+  memo.forget_if_large(kMaxSignatures);
+  function_->forget_stale_signatures();
+}
+
 void Session::end_quietly() {
   try {
     end();
@@ -245,6 +259,7 @@ void Session::end_quietly() {
 }
 
 void Session::end() {
+  if (depth_ == 0) return;  // it began before a fork, of which this is the child
   if (--depth_ > 0) return;
   listen(false);
   wait_done(runner_.channel().asked(), /*interruptible=*/false);

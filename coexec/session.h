@@ -196,6 +196,7 @@ class Session final : public tracer::OpSink {
   void keep_workers();
   void begin_stretch();
   void adapt_workers();
+  void bound_signatures();
   void consume_until(uint64_t number);
   void wait_done(uint64_t number, bool interruptible);
   void wait_for_room();

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "dynamic/shapes/shape_inference.h"
 
@@ -21,9 +22,11 @@ bool scan(const at::Tensor& t, int64_t low, int64_t high, int64_t ignored) {
   return fine;
 }
 
-bool in_range(const at::Tensor& t, int64_t low, int64_t high, int64_t ignored = INT64_MIN) {
+bool in_range(const at::Tensor& t, int64_t low, int64_t high, std::optional<int64_t> ignored_label = {}) {
   if (t.numel() > kMaxScanned || !t.is_contiguous()) return false;
   if (t.numel() == 0) return true;
+  if (low >= high && !ignored_label) return false;
+  const int64_t ignored = ignored_label.value_or(low);  // in range anyway
   if (t.scalar_type() == at::kLong) return scan<int64_t>(t, low, high, ignored);
   if (t.scalar_type() == at::kInt) return scan<int32_t>(t, low, high, ignored);
   return false;
@@ -57,6 +60,8 @@ bool indices_in_range(const std::string& base, at::ArrayRef<c10::IValue> args) {
   if (base.find("index_put") != std::string::npos || base == "aten::index" || base == "aten::_unsafe_index")
     return args[1].isList() && (dynamic::puts_number_by_mask(args) || advanced_index_in_range(self, args[1]));
   // (self, dim, index, ...)
+  if (args.size() > 3 && base.starts_with("aten::index_fill") && args[3].isTensor() && may_not_hold(self, args[3].toTensor()))
+    return false;
   if (args.size() > 2 && args[1].isInt() && args[2].isTensor())
     return in_range(args[2].toTensor(), 0, size_at(self, args[1].toInt()));
   return false;
@@ -79,6 +84,10 @@ bool probabilities_in_range(at::ArrayRef<c10::IValue> args) {
 
 }  // namespace
 
+bool may_not_hold(const at::Tensor& target, const at::Tensor& number) {
+  return c10::promoteTypes(target.scalar_type(), number.scalar_type()) != target.scalar_type();
+}
+
 bool is_deciding(const graph::OpInfo& op, const at::Tensor& operand) {
   switch (op.value_check) {
     case graph::ValueCheck::kIndex:
@@ -93,6 +102,7 @@ bool values_in_range(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args) {
   switch (op.value_check) {
     case graph::ValueCheck::kNone: return true;
     case graph::ValueCheck::kAlways:
+    case graph::ValueCheck::kNumber:
     case graph::ValueCheck::kIntegerOnly: return false;
     case graph::ValueCheck::kIndex: return indices_in_range(op.base, args);
     case graph::ValueCheck::kClassLabel: return labels_in_range(op.base, args);

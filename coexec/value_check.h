@@ -11,6 +11,8 @@ namespace lockstep::coexec {
 // True where the operands, which are at rest, are known to be in range. False: cannot tell, or out of range; always so
 // where only integers are checked, and one would have to look through them all.
 bool values_in_range(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
+// Whether a number of this type may be too large for the other's, for which PyTorch raises.
+bool may_not_hold(const at::Tensor& target, const at::Tensor& number);
 // The operands whose values decide, as indices into the flattened tensor arguments.
 bool is_deciding(const graph::OpInfo& op, const at::Tensor& operand);
 

@@ -209,6 +209,10 @@ bool Session::must_meet_outside() {
 
 bool Session::may_fail_by_value(const OpInfo& op) const {
   if (op.value_check == graph::ValueCheck::kNone || !function_->waits_for_errors) return false;
+  if (op.value_check == graph::ValueCheck::kNumber) {
+    const auto *target = operands_.front().tensor, *number = operands_.back().tensor;
+    return target && number && may_not_hold(*target, *number);
+  }
   if (op.value_check != graph::ValueCheck::kIntegerOnly) return true;
   return std::none_of(operands_.begin(), operands_.end(), [](const OperandView& view) {
     return view.tensor && (view.tensor->is_floating_point() || view.tensor->is_complex());

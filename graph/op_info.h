@@ -50,6 +50,7 @@ enum class ValueCheck : uint8_t {
   kNone,
   kAlways,       // nobody can tell beforehand
   kIntegerOnly,  // only where no operand is floating (division by zero)
+  kNumber,       // a tensor's number, the last operand, that the type of the first may not hold
   kIndex,        // indices out of range
   kClassLabel,   // labels out of range
   kProbability,  // a scalar outside of [0, 1]

@@ -84,9 +84,10 @@ Value* all_lanes(CodeContext& code) {
 
 Value* cast_to_integer(CodeContext& code, Value* value, DType to) {
   auto& b = code.builder;
-  // As x86 does it in C++: narrow types go by way of int32. Values out of range are the hardware's affair, not
-  // undefined.
-  DType by_way_of = bytes_of(to) < 4 ? DType::kInt32 : to;
+  // As x86 does it in C++: narrow types go by way of int32, uint8 of int64 (c10/util/TypeCast.h), which float64 alone
+  // shows. Values out of range are the hardware's affair, not undefined.
+  const bool is_long_way = to == DType::kUInt8 && value->getType()->getScalarType()->isDoubleTy();
+  DType by_way_of = is_long_way ? DType::kInt64 : bytes_of(to) < 4 ? DType::kInt32 : to;
   Value* whole = b.CreateFreeze(b.CreateFPToSI(value, vector_type(code, by_way_of)));
   return bytes_of(to) < 4 ? b.CreateTrunc(whole, vector_type(code, to)) : whole;
 }

@@ -83,7 +83,7 @@ void write_all(const Dims& dims, const void* inner, const void* constant, void* 
   const Item value = *static_cast<const Item*>(constant);
   int64_t rows = 1;
   for (size_t d = 0; d + 1 < dims.size(); ++d) rows *= dims[d].size;
-  const int64_t pieces = std::max<int64_t>(1, dim.size / kGrain), length = at::ceil_div(dim.size, pieces);
+  const int64_t length = at::ceil_div(dim.size, std::max<int64_t>(1, dim.size / kGrain)), pieces = at::ceil_div(dim.size, length);
   const auto row_at = [&](int64_t row) {
     const Item* place = from;
     for (size_t d = dims.size() - 1; place && d-- > 0; row /= dims[d].size) {

@@ -241,6 +241,17 @@ std::optional<Results> of_folded(const Asked& asked) {
   return Results(asked.known.outputs.size(), sizes);
 }
 
+// With nothing left but the correction PyTorch warns.
+std::optional<Results> of_variance(const Asked& asked) {
+  auto results = of_folded<3>(asked);
+  if (!results || results->empty()) return std::nullopt;
+  int64_t kept = 1;
+  for (const auto size : results->front().sizes) kept *= size;
+  const double correction = asked.args[2].isNone() ? 1 : asked.args[2].toScalar().toDouble();
+  if (static_cast<double>(asked.inputs[0].numel() / kept) <= correction) return std::nullopt;
+  return results;
+}
+
 // ---- norms: what they are of, and their statistics
 
 bool ends_with(const Sizes& sizes, const Sizes& tail) {
@@ -537,9 +548,9 @@ Rule find_rule(const graph::OpInfo& op) {
       {"aten::all", &of_one_value},
       {"aten::dot", &of_dot},
       {"aten::mv", &of_matrix_by_vector},
-      {"aten::var.correction", &of_folded<3>},
-      {"aten::std.correction", &of_folded<3>},
-      {"aten::var_mean.correction", &of_folded<3>},
+      {"aten::var.correction", &of_variance},
+      {"aten::std.correction", &of_variance},
+      {"aten::var_mean.correction", &of_variance},
       {"aten::logsumexp", &of_folded<2>},
       {"aten::native_layer_norm", &of_layer_norm},
       {"aten::native_layer_norm_backward", &of_layer_norm_backward},

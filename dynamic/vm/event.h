@@ -30,6 +30,7 @@ struct Operand {
 struct Capture {
   torch::jit::Stack results;
   std::exception_ptr error;
+  std::vector<c10::Warning> warnings;  // for the thread that asked
 };
 
 // The bits of MXCSR that flush denormals (FTZ and DAZ).

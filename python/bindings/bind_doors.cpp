@@ -18,6 +18,7 @@ void bind_doors(py::module_& m) {
     return install_door(callable, door_kind(kind));
   });
   m.def("in_reading_scope", &in_reading_scope);
+  m.def("call_alone", &call_alone);
   m.def("configure_frames", &tracer::configure_frames);
   m.def("enable_foreign", [](bool on) {
     if (!Session::active_on_this_thread()) tracer::enable_foreign(on);

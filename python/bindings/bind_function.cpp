@@ -68,6 +68,7 @@ void note_time(Function& function, Way way, double seconds, bool is_untypical) {
 
 // After the first call that recorded nothing: begins with the way that a function like this one chose.
 void recall_way(Function& function) {
+  function.forget_stale_signatures();
   function.way_problem = coexec::way_problem(function);
   const auto way = coexec::remembered_way(function.way_problem);
   if (!way) return;

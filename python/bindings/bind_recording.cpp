@@ -24,7 +24,10 @@ void bind_recording(py::module_& m) {
   m.def("record_next", [](Function& f, std::shared_ptr<CallRecorder> recorder) {
     f.next_recorder = std::move(recorder);
   });
-  m.def("graph_text", [](const Function& f) { return graph::print_graph(f.graph); });
+  m.def("graph_text", [](Function& f) {
+    if (!f.is_busy.load()) f.forget_stale_signatures();
+    return graph::print_graph(f.graph);
+  });
   m.def("check_text", [](const std::string& text) {  // parsed and printed again
     return graph::print_graph(*graph::parse_graph(text).graph);
   });

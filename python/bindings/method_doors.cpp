@@ -18,7 +18,7 @@ namespace lockstep::bindings {
 
 namespace {
 
-constexpr size_t kSlots = 192;
+constexpr size_t kSlots = 384;
 
 struct Door {
   PyCFunction original = nullptr;
@@ -52,7 +52,7 @@ PyObject* subject_of(PyObject* self, PyObject* first) {
 
 void pass(const Door& door, PyObject* self, PyObject* first) {
   if (door.kind == DoorKind::kScope) return;
-  if (door.kind == DoorKind::kDrain) {
+  if (door.kind == DoorKind::kDrain || door.kind == DoorKind::kAlone) {
     if (auto* leader = coexec::Session::active_on_this_thread()) leader->drain();
     return;
   }
@@ -96,7 +96,7 @@ bool try_settle(PyObject* self, PyObject* args, PyObject* kwargs) {
 
 // Reads memory of what it asks for on its way: the numbers behind a view that negates or conjugates, say.
 bool reads_its_own(DoorKind kind) {
-  return kind == DoorKind::kSettle || kind == DoorKind::kRead || kind == DoorKind::kLend;
+  return kind == DoorKind::kSettle || kind == DoorKind::kRead || kind == DoorKind::kLend || kind == DoorKind::kAlone;
 }
 
 // While the original runs.
@@ -207,6 +207,7 @@ DoorKind door_kind(const std::string& name) {
   static const std::unordered_map<std::string, DoorKind> kinds = {
       {"drain", DoorKind::kDrain},   {"read", DoorKind::kRead}, {"settle", DoorKind::kSettle},
       {"expose", DoorKind::kExpose}, {"lend", DoorKind::kLend}, {"scope", DoorKind::kScope},
+      {"alone", DoorKind::kAlone},
   };
   return kinds.at(name);
 }
@@ -235,6 +236,13 @@ bool install_door(pybind11::handle callable, DoorKind kind) {
     default: --used_slots; return false;
   }
   return true;
+}
+
+pybind11::object call_alone(const py::object& function, const py::args& args, const py::kwargs& kwargs) {
+  const Door door{nullptr, DoorKind::kAlone};
+  if (!try_pass(door, nullptr, nullptr)) throw py::error_already_set();
+  const PassageScope scope(door.kind);
+  return function(*args, **kwargs);
 }
 
 pybind11::object in_reading_scope(const py::object& original) {

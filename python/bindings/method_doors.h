@@ -15,6 +15,7 @@ enum class DoorKind {
   kExpose,  // the memory of `self` (or of the first argument) can be seen from now on
   kLend,    // ... until what comes back dies
   kScope,   // what is exposed on the way is so only meanwhile
+  kAlone,   // C++ that may read any memory: nothing is pending before it, and nothing that it asks for stays so
 };
 
 // `callable` is a method descriptor or a built-in function. False where it has no C function to replace.
@@ -23,5 +24,7 @@ bool install_door(pybind11::handle callable, DoorKind kind);
 
 // A method that calls `original`, a Python function, in a scope as of kScope, without a frame of its own.
 pybind11::object in_reading_scope(const pybind11::object& original);
+// Calls a function as one with a door of kAlone.
+pybind11::object call_alone(const pybind11::object& function, const pybind11::args& args, const pybind11::kwargs& kwargs);
 
 }  // namespace lockstep::bindings

@@ -22,9 +22,26 @@ class ReleasedGil {
   PyThreadState* state_;
 };
 
+// A program's handlers may ask for ops, which cannot be where another op is being asked: they come after it, as after a
+// kernel. Python's own for Ctrl-C only raises.
+bool has_handlers_of_its_own() {
+  constexpr int kSignals = 64;
+  static PyObject* const module = PyImport_ImportModule("_signal");
+  static PyObject* const of_python = module ? PyObject_GetAttrString(module, "default_int_handler") : nullptr;
+  bool found = false;
+  for (int number = 1; of_python && !found && number <= kSignals; ++number) {
+    PyObject* handler = PyObject_CallMethod(module, "getsignal", "i", number);
+    found = handler && handler != of_python && PyCallable_Check(handler) != 0;
+    Py_XDECREF(handler);
+  }
+  if (!PyErr_Occurred()) return found;
+  PyErr_Clear();
+  return true;
+}
+
 void check_signals() {
   PyGILState_STATE gil = PyGILState_Ensure();
-  if (PyErr_CheckSignals() != 0) {
+  if (!has_handlers_of_its_own() && PyErr_CheckSignals() != 0) {
     python_error error;
     error.persist();
     PyGILState_Release(gil);

@@ -4,12 +4,17 @@ Section 8 of the design lists them.
 """
 
 import _pickle
+import _thread
 import atexit
 import functools
+import gc
+import importlib.machinery
 import opcode
 import os
+import sys
 import sysconfig
 import threading
+import types
 
 import torch
 
@@ -26,7 +31,7 @@ _AMBIENT_SKIPPED = {
 
 _GENERATOR_METHODS = (
     "manual_seed", "seed", "initial_seed", "get_state", "set_state", "graphsafe_get_state",
-    "graphsafe_set_state", "clone_state", "get_offset", "set_offset",
+    "graphsafe_set_state", "clone_state", "get_offset", "set_offset", "__reduce__", "__setstate__",
 )  # fmt: skip
 
 _TENSOR_READS = ("tolist",)
@@ -39,8 +44,28 @@ _FUNCTION_EXPOSURES = ("_to_dlpack", "_to_dlpack_versioned")
 _RAW_READERS = (
     "max_pool1d", "tensor_split", "ctc_loss", "lstm", "gru", "rnn_tanh", "rnn_relu",
     "_pack_padded_sequence", "_pad_packed_sequence", "tensor", "as_tensor", "asarray", "new_tensor",
-    "new",
+    "new", "sparse_coo_tensor", "sparse_compressed_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
+    "sparse_bsr_tensor", "sparse_bsc_tensor", "_validate_sparse_coo_tensor_args",
+    "_validate_sparse_compressed_tensor_args", "_validate_sparse_csr_tensor_args",
+    "_sobol_engine_draw", "_sobol_engine_ff_", "_sobol_engine_scramble_",
+    "_sobol_engine_initialize_state_", "_rowwise_prune", "choose_qparams_optimized",
+    "_choose_qparams_per_tensor", "fbgemm_linear_quantize_weight", "fbgemm_pack_gemm_matrix_fp16",
+    "fbgemm_pack_quantized_matrix",
 )  # fmt: skip
+
+# TorchScript calls such composites itself, and writes parameters from their memory.
+_SCRIPT_CALLS = (
+    torch._C.ScriptFunction.__dict__["__call__"], torch._C.ScriptMethod.__dict__["__call__"],
+)  # fmt: skip
+_SCRIPT_WRITERS = (
+    "save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile", "__getstate__",
+)  # fmt: skip
+
+# Ops of other libraries may be composites, too.
+_OWN_NAMESPACES = {
+    "aten", "prim", "prims", "rngprims", "inductor", "lockstep", "mkl", "mkldnn", "mkldnn_prepacked",
+    "onednn", "profiler", "c10d", "_c10d_functional", "higher_order", "debugprims", "cuda",
+}  # fmt: skip
 
 
 # torch.save and pickling, as copying below, take storages out of tensors, read them, and keep none.
@@ -81,6 +106,12 @@ def _install_method_doors(library) -> None:
             library.install_door(function, "expose")
     for method in _READERS_ONLY:
         library.install_door(method, "scope")
+    for method in _SCRIPT_CALLS:
+        library.install_door(method, "alone")
+    for script in (torch._C.ScriptModule, torch._C.ScriptFunction):
+        for name in _SCRIPT_WRITERS:
+            if (method := script.__dict__.get(name)) is not None:
+                library.install_door(method, "drain")
     torch.Tensor.__deepcopy__ = library.in_reading_scope(torch.Tensor.__deepcopy__)
 
 
@@ -114,6 +145,66 @@ def _install_thread_door(library) -> None:
         original(self)
 
     threading.Thread._bootstrap_inner = _bootstrap_inner
+    start = _thread.start_new_thread
+
+    def start_new_thread(function, *arguments):
+        @functools.wraps(function)
+        def run(*args, **kwargs):
+            library.enable_foreign(True)
+            return function(*args, **kwargs)
+
+        return start(run, *arguments)
+
+    _thread.start_new_thread = functools.wraps(start)(start_new_thread)
+
+
+def _install_op_doors(library) -> None:
+    """`torch.ops`: ops that may read memory above the hook."""
+
+    @functools.cache
+    def may_read(name: str) -> bool:
+        namespace, _, op = name.partition("::")
+        return namespace not in _OWN_NAMESPACES or (namespace == "aten" and op in _RAW_READERS)
+
+    def guarded(call, name_of):
+        @functools.wraps(call)
+        def __call__(self, /, *args, **kwargs):
+            if library.is_active() and may_read(name_of(self)):
+                return library.call_alone(call, self, *args, **kwargs)
+            return call(self, *args, **kwargs)
+
+        return __call__
+
+    overload, packet = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+    overload.__call__ = guarded(overload.__call__, lambda op: op._schema.name)
+    packet.__call__ = guarded(packet.__call__, lambda op: op._qualified_op_name)
+
+
+def _install_extension_door(library) -> None:
+    """Functions of C++ extensions that take tensors read their memory."""
+
+    def guard(module) -> None:
+        for function in vars(module).values():
+            signature = getattr(function, "__doc__", None)
+            if isinstance(signature, str) and "torch.Tensor" in signature:
+                library.install_door(function, "alone")
+
+    loader = importlib.machinery.ExtensionFileLoader
+    original = loader.exec_module
+
+    @functools.wraps(original)
+    def exec_module(self, module):
+        original(self, module)
+        guard(module)
+
+    loader.exec_module = exec_module
+    loaded = list(sys.modules.values())
+    if "torch.utils.cpp_extension" in sys.modules:  # what it builds and loads is not listed there
+        loaded += [one for one in gc.get_objects() if type(one) is types.ModuleType]
+    for module in loaded:
+        is_extension = isinstance(getattr(module, "__loader__", None), loader)
+        if is_extension and module.__name__.split(".")[0] not in ("torch", "lockstep"):
+            guard(module)
 
 
 def _install_library_door(library) -> None:
@@ -138,5 +229,7 @@ def install(library) -> None:
     _install_frames(library)
     _install_thread_door(library)
     _install_library_door(library)
+    _install_op_doors(library)
+    _install_extension_door(library)
     os.register_at_fork(before=library.before_fork, after_in_child=library.after_fork_in_child)
     atexit.register(library.stop_threads)

@@ -143,6 +143,19 @@ TEST_P(JitPointwise, IntegerOpsEqualEager) {
   EXPECT_TRUE(has_same_bits(run_op(Op::k_logical_not, {p}, GetParam()), p.logical_not()));
 }
 
+TEST_P(JitPointwise, LargeNumbersLoseTheirUpperBytes) {
+  const auto x = at::tensor({4294967301.0, 4294967551.9, -3.0, 255.0, 1e12 + 7, -4294967301.0, 0.9, 256.0}, at::kDouble);
+  KernelSpec spec;
+  spec.sizes = {8};
+  ValueId value = spec.load(spec.add_buffer(DType::kFloat64, Access::kIn, {1}));
+  spec.store(spec.add_buffer(DType::kUInt8, Access::kOut, {1}), spec.cast(value, DType::kUInt8));
+  at::Tensor out = at::empty({8}, at::kByte);
+  auto kernel = compile_or_fail(spec, GetParam());
+  ASSERT_TRUE(kernel);
+  run_on(*kernel, {x, out});
+  EXPECT_TRUE(at::equal(out, x.to(at::kByte))) << out << x.to(at::kByte);
+}
+
 TEST_P(JitPointwise, CastsEqualEager) {
   for (int from = 0; from < static_cast<int>(DType::kCount); ++from) {
     auto source = scalar_type_of(static_cast<DType>(from));

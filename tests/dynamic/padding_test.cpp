@@ -104,5 +104,16 @@ TEST(Padding, LeavesToPyTorchWhatItDoesNotKnow) {
   EXPECT_TRUE(refuses(&try_select_backward, {x[0], Ints({2, 3, 4, 5}), int64_t{0}, int64_t{2}}));
 }
 
+// More pieces than there are items in one of them.
+TEST(Padding, OneVeryLongRow) {
+  const int64_t size = int64_t{16384} * 16387;
+  const auto x = at::full({size}, 7, at::kByte);
+  Stack stack{x, Ints({1, 0}), 3};
+  ASSERT_TRUE(try_constant_pad(stack));
+  const auto& result = stack[0].toTensor();
+  EXPECT_EQ(result[0].item<int>(), 3);
+  EXPECT_TRUE(at::equal(result.slice(0, 1), x));
+}
+
 }  // namespace
 }  // namespace lockstep::dynamic

@@ -1,0 +1,301 @@
+"""C++ that reads memory where no op is seen finds what was asked for before it."""
+
+import _thread
+import copy
+import io
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import lockstep
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+PACKAGE_ROOT = Path(lockstep.__file__).parents[1]
+CALLS = 6
+LARGE = torch.randn(300, 300, generator=torch.Generator().manual_seed(0))
+
+
+def outcomes(step):
+    """What each call gives, or the name of what it raises."""
+    found = []
+    for call in range(CALLS):
+        try:
+            found.append(step(float(call)))
+        except (RuntimeError, IndexError) as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+def expect_the_same(make):
+    """`make()` gives a fresh step of a number."""
+    expected = outcomes(make())
+    for numerics in ("strict", "default"):
+        step = lockstep.function(make(), numerics=numerics, when="always")
+        assert outcomes(step) == expected, numerics
+
+
+def busy(number):
+    """A tensor behind some work: it is pending when Python goes on."""
+    hidden = torch.full((300, 300), number)
+    for _ in range(4):
+        hidden = hidden @ LARGE * 1e-2
+    return hidden * 0 + number
+
+
+@torch.jit.script
+def scripted_pool(x):
+    return F.max_pool1d(x, 2)
+
+
+def test_scripted_functions():
+    def make():
+        return lambda number: scripted_pool(busy(number)[None]).sum().item()
+
+    expect_the_same(make)
+
+
+@pytest.mark.parametrize("name", ["overload", "packet"])
+def test_ops_by_name(name):
+    op = torch.ops.aten.max_pool1d if name == "packet" else torch.ops.aten.max_pool1d.default
+
+    def make():
+        kept = torch.zeros(1, 8)
+
+        def step(number):
+            busy(number)
+            kept.add_(1)  # has its memory, but not its value
+            return op(kept, 2).tolist(), op(busy(number)[None], 2).sum().item()
+
+        return step
+
+    with torch.no_grad():
+        expect_the_same(make)
+
+
+def test_composites_of_other_libraries():
+    library = torch.library.Library("lockstep_raw", "DEF")
+    library.define("pooled(Tensor x) -> Tensor")
+    library.impl("pooled", lambda x: F.max_pool1d(x, 2), "CompositeImplicitAutograd")
+
+    def make():
+        return lambda number: torch.ops.lockstep_raw.pooled(busy(number)[None]).sum().item()
+
+    expect_the_same(make)
+
+
+def test_sparse_tensors():
+    index = torch.arange(3000)
+
+    def make():
+        def step(number):
+            values = busy(number).flatten()[:3000]
+            where = torch.stack([index * 2, index]) + int(number)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.sparse_coo_tensor(where, values).to_dense().sum().item()
+
+        return step
+
+    expect_the_same(make)
+
+
+def test_sobol_engine():
+    def make():
+        return lambda _: torch.quasirandom.SobolEngine(3, scramble=True, seed=3).draw(4).tolist()
+
+    expect_the_same(make)
+
+
+def saved_to_buffer(module):
+    return module.save_to_buffer()
+
+
+def saved_to_file(module):
+    file = io.BytesIO()
+    torch.jit.save(module, file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("write", [saved_to_buffer, saved_to_file])
+def test_scripted_modules_are_saved_as_they_are(write):
+    def make():
+        module = torch.jit.script(nn.Linear(4, 4))
+        with torch.no_grad():
+            module.weight.zero_()
+
+        def step(number):
+            busy(number)
+            with torch.no_grad():
+                module.weight.add_(1)
+            return torch.jit.load(io.BytesIO(write(module))).weight.tolist()
+
+        return step
+
+    expect_the_same(make)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
+def test_generators_are_copied_as_they_are(duplicate):
+    def make():
+        generator = torch.Generator().manual_seed(3)
+
+        def step(number):
+            drawn = torch.randn(8, generator=generator)
+            busy(number)
+            return drawn.tolist(), torch.randn(8, generator=duplicate(generator)).tolist()
+
+        return step
+
+    expect_the_same(make)
+
+
+def test_threads_that_are_started_bare():
+    def make():
+        def step(number):
+            value, seen, done = busy(number), [], threading.Lock()
+            done.acquire()
+
+            def look():
+                seen.append(value.sum().item())
+                done.release()
+
+            _thread.start_new_thread(look, ())
+            done.acquire()
+            return seen
+
+        return step
+
+    expect_the_same(make)
+
+
+def test_handlers_of_signals_wait_for_the_op():
+    """A program's handler may ask for ops while another one is being waited for."""
+
+    def make():
+        seen, weight = [], torch.zeros(3)
+        latest = [torch.zeros(1)]
+
+        def handle(*_):
+            seen.append((latest[0].sum().item(), weight.sum().item()))
+
+        def step(number):
+            before = signal.signal(signal.SIGALRM, handle)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-3)
+                for _ in range(30):
+                    latest[0] = busy(number)
+                    weight.add_(1)
+                result = latest[0].sum().item(), weight.tolist()
+                while not seen:
+                    pass
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+            assert seen.pop()[0] in {0.0, number * 90000, (number - 1) * 90000}
+            return result
+
+        return step
+
+    expect_the_same(make)
+
+
+FORKS = """
+import os, sys, torch, lockstep
+x = torch.ones(4)
+with lockstep.session():
+    for _ in range(5):
+        y = (x * 2).sum()
+    child = os.fork()
+    if child == 0:
+        assert (x * 3).sum().item() == 12
+if child == 0:
+    sys.exit(7)
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), y.item())
+"""
+
+
+def test_a_forked_child_leaves_the_session():
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.stdout == "7 8.0\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "deviation",
+    [
+        lambda x: x.std(0),
+        lambda x: x.var(0, keepdim=True),
+        lambda x: torch.var_mean(x, 0)[0],
+        lambda x: x.std(0, correction=3),
+    ],
+)
+def test_sizes_of_which_pytorch_warns(deviation):
+    values = torch.randn(16, 40)
+
+    def make():
+        sizes = iter((9, 9, 8, 7, 1, 2))
+
+        def step(_):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                deviation((values * 2)[: next(sizes)])
+            return [str(one.message) for one in seen]
+
+        return step
+
+    expect_the_same(make)
+
+
+def index_out_of_range(make_index):
+    def make():
+        table = torch.arange(6.0).reshape(3, 2)
+
+        def step(number):
+            index = make_index(torch.full((2,), float("nan") if number > 3 else 1.0))
+            try:
+                table[index]
+            except IndexError as error:
+                return str(error)
+            return None
+
+        return step
+
+    return make
+
+
+def test_indices_made_of_nan():
+    expect_the_same(index_out_of_range(lambda x: x.long()))
+
+
+@pytest.mark.parametrize("name", ["fill", "masked_fill", "index_fill"])
+def test_numbers_of_tensors_that_do_not_fit(name):
+    def make():
+        whole = torch.zeros(4, dtype=torch.int8)
+
+        def step(number):
+            value = torch.full((), 1000 if number > 3 else 5) * 1
+            try:
+                if name == "fill":
+                    torch.fill(whole, value)
+                elif name == "masked_fill":
+                    whole.masked_fill(whole == 0, value)
+                else:
+                    whole.index_fill(0, torch.tensor([1]), value)
+            except RuntimeError as error:
+                return str(error)
+            return None
+
+        return step
+
+    expect_the_same(make)
