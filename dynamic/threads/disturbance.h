@@ -1,4 +1,4 @@
-// Whether others take the cores that a thread could run on: what is measured then says little.
+// Whether other processes take the cores that a thread could run on: what is measured then says little.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,24 @@ class DisturbanceMeter {
   bool has_last_ = false, is_disturbed_ = false;
 };
 
-// Whether this thread was, in the milliseconds since the last question; false for the first one in a while. Cheap, but for
-// a look at the system every few milliseconds.
+// What all processors did, and this process on them, in nanoseconds; and the time. All 0 where the system does not say.
+struct ProcessorTimes {
+  uint64_t busy = 0, own = 0, clock = 0;
+};
+ProcessorTimes times_of_processors();
+
+// The threads of a process wait for each other, too: whether other processes had a part of a core worth mentioning.
+class NeighbourMeter {
+ public:
+  bool update(const ProcessorTimes& now);
+
+ private:
+  ProcessorTimes last_;
+  bool are_busy_ = false;
+};
+
+// Whether this thread waited for a core and others had some, in the milliseconds since the last question; false for the
+// first one in a while. Cheap, but for a look at the system every few milliseconds.
 bool is_disturbed();
 
 }  // namespace lockstep::dynamic

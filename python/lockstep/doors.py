@@ -44,10 +44,11 @@ _FUNCTION_EXPOSURES = ("_to_dlpack", "_to_dlpack_versioned")
 _RAW_READERS = (
     "max_pool1d", "tensor_split", "ctc_loss", "lstm", "gru", "rnn_tanh", "rnn_relu",
     "_pack_padded_sequence", "_pad_packed_sequence", "tensor", "as_tensor", "asarray", "new_tensor",
-    "new", "sparse_coo_tensor", "sparse_compressed_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
-    "sparse_bsr_tensor", "sparse_bsc_tensor", "_validate_sparse_coo_tensor_args",
-    "_validate_sparse_compressed_tensor_args", "_validate_sparse_csr_tensor_args",
-    "_sobol_engine_draw", "_sobol_engine_ff_", "_sobol_engine_scramble_",
+    "new", "sparse_coo_tensor", "sparse_compressed_tensor", "sparse_csr_tensor",
+    "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor",
+    "_validate_sparse_coo_tensor_args", "_validate_sparse_compressed_tensor_args",
+    "_validate_sparse_csr_tensor_args", "_sobol_engine_draw", "_sobol_engine_ff_",
+    "_sobol_engine_scramble_",
     "_sobol_engine_initialize_state_", "_rowwise_prune", "choose_qparams_optimized",
     "_choose_qparams_per_tensor", "fbgemm_linear_quantize_weight", "fbgemm_pack_gemm_matrix_fp16",
     "fbgemm_pack_quantized_matrix",
@@ -63,8 +64,9 @@ _SCRIPT_WRITERS = (
 
 # Ops of other libraries may be composites, too.
 _OWN_NAMESPACES = {
-    "aten", "prim", "prims", "rngprims", "inductor", "lockstep", "mkl", "mkldnn", "mkldnn_prepacked",
-    "onednn", "profiler", "c10d", "_c10d_functional", "higher_order", "debugprims", "cuda",
+    "aten", "prim", "prims", "rngprims", "inductor", "lockstep", "mkl", "mkldnn",
+    "mkldnn_prepacked", "onednn", "profiler", "c10d", "_c10d_functional", "higher_order",
+    "debugprims", "cuda",
 }  # fmt: skip
 
 
