@@ -59,6 +59,8 @@ class Session final : public tracer::OpSink {
   void drain_from_other_thread();
   // While set, nothing stays pending: C++ above the hook reads the memory of what it asks for.
   bool set_synchronous(bool on) { return std::exchange(synchronous_, on); }
+  // While set, PyTorch's kernels run at once on this thread; nothing is pending when it begins. A recorder wants events.
+  bool set_at_once(bool on) { return std::exchange(at_once_, on && !has_recorder()); }
   void note_fetch();  // a value was read through a wrapped entry point
   void note_foreign_op() { foreign_ops_.fetch_add(1); }
 

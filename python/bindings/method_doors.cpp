@@ -104,10 +104,13 @@ class PassageScope {
  public:
   explicit PassageScope(DoorKind kind)
       : session_(reads_its_own(kind) ? coexec::Session::active_on_this_thread() : nullptr),
-        before_(session_ && session_->set_synchronous(true)) {
+        before_(session_ && session_->set_synchronous(true)),
+        alone_(kind == DoorKind::kAlone ? session_ : nullptr),
+        before_alone_(alone_ && alone_->set_at_once(true)) {
     if (kind == DoorKind::kScope || kind == DoorKind::kLend) reading_.emplace();
   }
   ~PassageScope() {
+    if (alone_) alone_->set_at_once(before_alone_);
     if (session_) session_->set_synchronous(before_);
   }
   PassageScope(const PassageScope&) = delete;
@@ -115,6 +118,8 @@ class PassageScope {
  private:
   coexec::Session* session_;
   bool before_;
+  coexec::Session* alone_;
+  bool before_alone_;
   std::optional<coexec::ReadingScope> reading_;
 };
 

@@ -215,3 +215,46 @@ def test_an_order_that_comes_later_gives_the_strides_of_eager(step, numerics):
         own, eager = run(x), step(x)
         assert own.stride() == eager.stride()
         torch.testing.assert_close(own, eager)
+
+
+class OwnLayerNorm(nn.Module):
+    """As it is often written by hand."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        variance = x.var(-1, keepdim=True, unbiased=False)
+        return self.weight * (x - x.mean(-1, keepdim=True)) / (variance + 1e-5) ** 0.5
+
+
+class Directions(nn.Module):
+    def forward(self, x):
+        return F.normalize(x, dim=-1) * F.cosine_similarity(x, x.roll(1, 0), dim=-1)[:, None]
+
+
+class LogSumExp(nn.Module):
+    def forward(self, x):
+        largest = x.detach().amax(-1, keepdim=True)
+        return x - ((x - largest).exp().sum(-1).log().unsqueeze(-1) + largest)
+
+
+ROWS = {
+    "rms_norm": (lambda: nn.RMSNorm(96), {"mean", "pow", "rsqrt", "sum"}),
+    "layer_norm_by_hand": (lambda: OwnLayerNorm(96), {"var", "mean", "sum"}),
+    "directions": (Directions, {"linalg_vector_norm", "sum"}),
+    "log_sum_exp": (LogSumExp, {"amax", "sum"}),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_values_of_rows(name):
+    make, ops = ROWS[name]
+    expected, _ = train(make(), nn.MSELoss())
+    assert torch.equal(train(make(), nn.MSELoss(), numerics="strict")[0], expected)
+    fused = {"numerics": "default", "deterministic": True, "runner": "inplace"}
+    result, rows = train(make(), nn.MSELoss(), **fused)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+    for op in ops:
+        assert rows[op]["fused"] > 0, (op, rows[op])
