@@ -4,8 +4,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <pthread.h>
 #include <c10/util/Exception.h>
+#include <pthread.h>
 #include <xmmintrin.h>
 
 #include <optional>
@@ -78,10 +78,6 @@ bool try_add(dynamic::Fuser& fuser, dynamic::Event& event) {
     return false;
   }
 }
-
-}  // namespace
-
-namespace {
 
 class CapturingHandler final : public c10::WarningHandler {
  public:

@@ -37,7 +37,7 @@ using graph::Signature;
 
 namespace {
 
-constexpr uint64_t kOpsOfALook = 1 << 14;
+constexpr uint64_t kOpsOfALook = 1 << 14;  // of a session: at how many signatures there are
 constexpr int kPatience = 8;          // sizes that nobody knows, each waited for; then the call is rather recorded
 constexpr uint64_t kShortStay = 8;    // in lockstep, in streaks of known ops that led there
 

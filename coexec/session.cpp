@@ -240,12 +240,15 @@ void Session::adapt_workers() {
   }
 }
 
+bool Session::others_are_active() const {
+  const auto sessions = all();
+  return std::any_of(sessions.begin(), sessions.end(), [this](const Session* other) { return other != this && other->is_active(); });
+}
+
 // Between calls signatures are forgotten; a session is one that goes on.
 void Session::bound_signatures() {
   auto& memo = dynamic::ShapeMemo::instance();
-  if (recorder_ || memo.count() <= kMaxSignatures) return;
-  for (Session* other : all())
-    if (other != this && other->is_active()) return;
+  if (recorder_ || memo.count() <= kMaxSignatures || others_are_active()) return;
   drain();
   memo.forget_if_large(kMaxSignatures);
   function_->forget_stale_signatures();
@@ -287,9 +290,7 @@ void Session::end() {
     dynamic::add_span({dynamic::SpanKind::kCall, call_begin_, __rdtsc(), function_->graph.entry(), nullptr});
   function_ = nullptr;
   const auto kept = std::move(kept_);  // until the end of this
-  bool at_rest = true;
-  for (Session* other : all()) at_rest &= !other->is_active();
-  if (at_rest) dynamic::ShapeMemo::instance().forget_if_large(kMaxSignatures);
+  if (!others_are_active()) dynamic::ShapeMemo::instance().forget_if_large(kMaxSignatures);
   raise_failure();
 }
 

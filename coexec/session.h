@@ -199,6 +199,7 @@ class Session final : public tracer::OpSink {
   void begin_stretch();
   void adapt_workers();
   void bound_signatures();
+  bool others_are_active() const;
   void consume_until(uint64_t number);
   void wait_done(uint64_t number, bool interruptible);
   void wait_for_room();

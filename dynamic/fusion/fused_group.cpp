@@ -79,28 +79,27 @@ bool has_results_alike(const graph::Signature& signature) {
   return true;
 }
 
-// A value for each row is the same along it.
+// One value for each row, in the space: the same along it.
+void add_row_dim(Layout& layout) {
+  layout.sizes.push_back(1);
+  layout.strides.push_back(1);
+}
+
 std::vector<Layout> layouts_by_row(const std::vector<Layout>& inputs, const std::vector<int>& by_row) {
   if (by_row.empty()) return {};
   auto layouts = inputs;
   for (const int operand : by_row) {
     auto& layout = layouts[operand];
-    if (!layout.is_defined() || layout.sizes.size() != 1) continue;
-    layout.sizes.push_back(1);
-    layout.strides.push_back(1);
+    if (layout.is_defined() && layout.sizes.size() == 1) add_row_dim(layout);
   }
   return layouts;
 }
 
 // Where the dim that was folded is not kept, it is there in the space.
 std::vector<Layout> results_by_row(const graph::Signature& signature) {
-  const size_t rank = signature.inputs[0].sizes.size();
   auto layouts = signature.outputs;
-  for (auto& layout : layouts) {
-    if (layout.sizes.size() == rank) continue;
-    layout.sizes.push_back(1);
-    layout.strides.push_back(1);
-  }
+  for (auto& layout : layouts)
+    if (layout.sizes.size() < signature.inputs[0].sizes.size()) add_row_dim(layout);
   return layouts;
 }
 
@@ -247,7 +246,7 @@ bool FusedGroup::begins_another_round(const Event& event) const {
 
 // Reads one value for each row that an event of the group made, and makes such ones or writes them.
 bool FusedGroup::goes_on_by_row(const Event& event, const FusionFacts& facts) const {
-  if (events_.empty() || folded_ < 0 || facts.folded >= 0) return false;
+  if (folded_ < 0 || facts.folded >= 0) return false;
   auto sizes = facts_[0]->target->sizes;
   sizes[folded_] = 1;
   if (facts.target->sizes != sizes) return false;
@@ -288,17 +287,19 @@ bool FusedGroup::try_add(Event& event) {
   const auto& facts = facts_of(event);
   if (!facts.row || !may_join(event, facts)) return false;
   if (facts.row->takes_numbers && !facts.row->takes_numbers(event)) return false;
+  bool is_by_row = false;
   if (!events_.empty()) {
     if (!event.passes.has(Pass::k_fuse) || event.passes != events_[0]->passes) return false;
     const size_t brought = event.operands.size() + event.outputs.size();
     if (events_.size() >= kMaxEvents || buffers_.size() + brought > kMaxBuffers) return false;
-    if (event.float_mode != events_[0]->float_mode || !folds_as_the_others(facts) || begins_another_round(event) ||
-        (facts.target->sizes != facts_[0]->target->sizes && !goes_on_by_row(event, facts)))
-      return false;
+    if (event.float_mode != events_[0]->float_mode || !folds_as_the_others(facts) || begins_another_round(event)) return false;
+    if (facts.target->sizes != facts_[0]->target->sizes) {
+      is_by_row = goes_on_by_row(event, facts);
+      if (!is_by_row) return false;
+    }
   }
   if (has_loose_tensor(event) || overlaps_another_layout(event, facts) || !can_be_added_up(facts) || reads_total(event))
     return false;
-  const bool is_by_row = goes_on_by_row(event, facts);
   const Order order = order_alone(event, facts);
   if (!events_.empty() && is_innermost_ != (order == Order::kInnermost)) return false;
   if (order == Order::kRestored)

@@ -48,10 +48,9 @@ _RAW_READERS = (
     "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor",
     "_validate_sparse_coo_tensor_args", "_validate_sparse_compressed_tensor_args",
     "_validate_sparse_csr_tensor_args", "_sobol_engine_draw", "_sobol_engine_ff_",
-    "_sobol_engine_scramble_",
-    "_sobol_engine_initialize_state_", "_rowwise_prune", "choose_qparams_optimized",
-    "_choose_qparams_per_tensor", "fbgemm_linear_quantize_weight", "fbgemm_pack_gemm_matrix_fp16",
-    "fbgemm_pack_quantized_matrix",
+    "_sobol_engine_scramble_", "_sobol_engine_initialize_state_", "_rowwise_prune",
+    "choose_qparams_optimized", "_choose_qparams_per_tensor", "fbgemm_linear_quantize_weight",
+    "fbgemm_pack_gemm_matrix_fp16", "fbgemm_pack_quantized_matrix",
 )  # fmt: skip
 
 # TorchScript calls such composites itself, and writes parameters from their memory.

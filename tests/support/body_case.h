@@ -87,6 +87,7 @@ inline void expect_as_pytorchs(const std::vector<Sample>& samples) {
     if (op->writes) {  // on copies: PyTorch's has written one of them already
       Stack eager = copies_of(sample.args), own = copies_of(sample.args);
       EventCase made(sample.op, eager, own);
+      ASSERT_TRUE(find_op_row(made.event)) << what;
       Fuser fuser;
       Event* failed = nullptr;
       made.event.may_be_fused = true;
@@ -100,6 +101,7 @@ inline void expect_as_pytorchs(const std::vector<Sample>& samples) {
       expect_near(own[0].toTensor(), eager[0].toTensor(), sample.tolerance, what);
     } else {
       EventCase made(sample.op, sample.args);
+      ASSERT_TRUE(find_op_row(made.event)) << what;
       const auto twins = made.event.outputs;  // somebody holds the results
       run_twice(made, what);
       if (::testing::Test::HasFatalFailure()) return;
