@@ -2,12 +2,14 @@
 
 import _thread
 import copy
+import importlib.util
 import io
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import warnings
 from pathlib import Path
@@ -19,6 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 PACKAGE_ROOT = Path(lockstep.__file__).parents[1]
+BUILD = Path(__file__).resolve().parents[2] / "build"
 CALLS = 6
 LARGE = torch.randn(300, 300, generator=torch.Generator().manual_seed(0))
 
@@ -80,13 +83,31 @@ def test_ops_by_name(name):
         expect_the_same(make)
 
 
-def test_composites_of_other_libraries():
-    library = torch.library.Library("lockstep_raw", "DEF")
-    library.define("pooled(Tensor x) -> Tensor")
-    library.impl("pooled", lambda x: F.max_pool1d(x, 2), "CompositeImplicitAutograd")
+@pytest.fixture(scope="module")
+def extension():
+    """The C++ of raw_extension.cpp."""
+    name = "lockstep_test_extension"
+    path = BUILD / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["first", "first_of_constant", "first_of_twice", "op"])
+def test_extensions(extension, name):
+    op = torch.ops.lockstep_test_extension.first_of_twice
+    read = op if name == "op" else getattr(extension, name)
 
     def make():
-        return lambda number: torch.ops.lockstep_raw.pooled(busy(number)[None]).sum().item()
+        kept = torch.zeros(8)
+
+        def step(number):
+            busy(number)
+            kept.add_(1)  # has its memory, but not its value
+            return read(kept), read(busy(number))
+
+        return step
 
     expect_the_same(make)
 
