@@ -51,7 +51,7 @@ Block create_block(size_t bytes) {
 }
 
 constexpr int kMaxLineShift = 5;      // 32 rows, each added to those before it
-constexpr int64_t kFewestLines = 16;  // for threads to share, where there are so many rows
+constexpr int64_t kFewestLines = 16;  // where there are so many rows
 
 int find_line_shift(int64_t rows) {
   int shift = 0;
@@ -59,20 +59,39 @@ int find_line_shift(int64_t rows) {
   return shift;
 }
 
-// Each column by itself, the lines as a tree: float64 has nothing wider to add up in. Further down than `sums` is scratch.
+constexpr int64_t kMaxBlockLines = 16;
+constexpr int64_t kFewestBlocks = 8;  // for threads to share, where there are so many lines
+
+// How many lines are added up while they are in the cache: by their number alone, so that results do not depend on threads.
+int64_t find_block_lines(int64_t lines) {
+  int64_t block_lines = 1;
+  while (block_lines < kMaxBlockLines && lines >= 2 * block_lines * kFewestBlocks) block_lines *= 2;
+  return block_lines;
+}
+
 template <typename Number>
-void add_columns(const Number* values, int64_t lines, int64_t pitch, int64_t columns, double* sums) {
-  constexpr int64_t kInARow = 16;
-  if (lines <= kInARow) {
-    std::fill_n(sums, columns, 0.0);
-    for (int64_t line = 0; line < lines; ++line)
-      for (int64_t column = 0; column < columns; ++column) sums[column] += values[line * pitch + column];
-    return;
+void add_in_order(const Number* values, int64_t lines, int64_t pitch, int64_t columns, double* sums) {
+  std::fill_n(sums, columns, 0.0);
+  for (int64_t line = 0; line < lines; ++line)
+    for (int64_t column = 0; column < columns; ++column) sums[column] += values[line * pitch + column];
+}
+
+void add_lines(DType type, const char* lines, int64_t count, int64_t pitch, int64_t columns, double* sums) {
+  if (type == DType::kFloat32) {
+    add_in_order(std::bit_cast<const float*>(lines), count, pitch, columns, sums);
+  } else {
+    add_in_order(std::bit_cast<const double*>(lines), count, pitch, columns, sums);
   }
-  const int64_t half = lines / 2;
+}
+
+// Each column by itself, the rows as a tree: float64 has nothing wider to add up in. Further down than `sums` is scratch.
+void add_columns(const double* values, int64_t rows, int64_t pitch, int64_t columns, double* sums) {
+  constexpr int64_t kInARow = 16;
+  if (rows <= kInARow) return add_in_order(values, rows, pitch, columns, sums);
+  const int64_t half = rows / 2;
   double* others = sums + columns;
   add_columns(values, half, pitch, columns, sums);
-  add_columns(values + half * pitch, lines - half, pitch, columns, others);
+  add_columns(values + half * pitch, rows - half, pitch, columns, others);
   for (int64_t column = 0; column < columns; ++column) sums[column] += others[column];
 }
 
@@ -82,22 +101,36 @@ double add_tree(std::vector<double>& values) {
   return values[0];
 }
 
-// What the lines come to: a value for each column, or one for all.
-template <typename Number>
-void add_lines(const char* memory, int64_t lines, int64_t pitch, int64_t columns, void* target, int64_t stride, double divisor) {
-  const auto* values = std::bit_cast<const Number*>(memory);
-  auto* out = static_cast<Number*>(target);
-  std::vector<double> sums(columns);
-  shared_loop(0, columns, std::max<int64_t>(1, kGrainElements / lines), [&](int64_t begin, int64_t end) {
-    const int64_t width = end - begin;
-    std::vector<double> levels(width * (1 + std::bit_width(static_cast<uint64_t>(lines))));
-    add_columns(values + begin, lines, pitch, width, levels.data());
-    std::copy_n(levels.begin(), width, sums.begin() + begin);
-  });
-  if (stride == 0) sums.assign(1, add_tree(sums));
-  for (size_t column = 0; column < sums.size(); ++column)
-    out[static_cast<int64_t>(column) * stride] = static_cast<Number>(sums[column] / divisor);
-}
+// One total of a kernel: what its rows add up to, a value for each column, or one for all.
+struct RowTotal {
+  const Buffer& buffer;
+  int word;  // of the call, which says where lines are
+  void* target;
+  int64_t stride;     // of the target
+  int64_t line_from;  // in the scratch of a thread, in bytes
+  double* blocks;     // what the lines of each block come to
+
+  void store(int64_t block_count, int64_t rows, int64_t columns) const {
+    std::vector<double> sums(columns);
+    shared_loop(0, columns, std::max<int64_t>(1, kGrainElements / block_count), [&](int64_t begin, int64_t end) {
+      const int64_t width = end - begin;
+      std::vector<double> levels(width * (1 + std::bit_width(static_cast<uint64_t>(block_count))));
+      add_columns(blocks + begin, block_count, columns, width, levels.data());
+      std::copy_n(levels.begin(), width, sums.begin() + begin);
+    });
+    if (stride == 0) sums.assign(1, add_tree(sums));
+    const int64_t points = rows * (stride ? 1 : columns);
+    const double divisor = buffer.total == Total::kSum ? 1 : static_cast<double>(points);
+    for (size_t column = 0; column < sums.size(); ++column) {
+      const int64_t at = static_cast<int64_t>(column) * stride;
+      if (buffer.type == DType::kFloat32) {
+        static_cast<float*>(target)[at] = static_cast<float>(sums[column] / divisor);
+      } else {
+        static_cast<double*>(target)[at] = sums[column] / divisor;
+      }
+    }
+  }
+};
 
 }  // namespace
 
@@ -240,50 +273,45 @@ void Kernel::run_items(const Prepared& prepared) const {
                    [&](int64_t begin, int64_t end) { run_(prepared.words.data(), begin, end, take_scratch(bytes)); });
 }
 
-// The rows of a line are what threads share; there is one for each total.
-void Kernel::run_items_with_totals(Prepared& prepared) const {
+// Rows are added up to lines of some rows each, lines to blocks, which threads share, while they are in the cache.
+void Kernel::run_items_with_totals(const Prepared& prepared) const {
   const CallShape& shape = prepared.shape;
   const int64_t columns = shape.vector_size, rows = shape.item_count;
   const int64_t rows_of_line = int64_t{1} << prepared.words[kLineShift];
-  const int64_t count = (rows + rows_of_line - 1) / rows_of_line, pitch = (columns + kLanes - 1) / kLanes * kLanes;
-  struct Lines {
-    const Buffer& buffer;
-    char* memory;
-    void* target;
-    int64_t stride;  // of the target
-  };
-  std::vector<Lines> totals;
-  int64_t bytes_of_all = 0;
-  for (const Buffer& buffer : spec_.buffers)
-    if (buffer.total != Total::kNone) bytes_of_all += count * pitch * bytes_of(buffer.type);
-  const Block memory = create_block(bytes_of_all);
-  char* free = memory.get();
+  const int64_t line_count = (rows + rows_of_line - 1) / rows_of_line;
+  const int64_t block_lines = find_block_lines(line_count), block_rows = block_lines * rows_of_line;
+  const int64_t block_count = (line_count + block_lines - 1) / block_lines;
+  const int64_t pitch = (columns + kLanes - 1) / kLanes * kLanes;
+  std::vector<RowTotal> totals;
+  int64_t line_bytes = 0;
   for (int b = 0; b < layout_.buffer_count; ++b) {
     const Buffer& buffer = spec_.buffers[b];
     if (buffer.total == Total::kNone) continue;
-    int64_t& address = prepared.words[layout_.buffer(b)];
-    totals.push_back({buffer, free, std::bit_cast<void*>(address), prepared.words[layout_.stride(b, layout_.dim_count - 1)]});
-    address = std::bit_cast<int64_t>(free);
-    free += count * pitch * bytes_of(buffer.type);
+    const int word = layout_.buffer(b);
+    void* target = std::bit_cast<void*>(prepared.words[word]);
+    totals.push_back({buffer, word, target, prepared.words[layout_.stride(b, layout_.dim_count - 1)], line_bytes, nullptr});
+    line_bytes += block_lines * pitch * bytes_of(buffer.type);
   }
-  const size_t bytes = scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
-  const int64_t line_elements = std::max<int64_t>(1, rows_of_line * prepared.item_elements);
-  shared_loop(0, count, std::max<int64_t>(1, kGrainElements / line_elements), [&](int64_t begin, int64_t end) {
-    for (const Lines& lines : totals) {
-      const int64_t line = pitch * bytes_of(lines.buffer.type);
-      std::memset(lines.memory + begin * line, 0, (end - begin) * line);
+  const Block blocks = create_block(totals.size() * block_count * columns * sizeof(double));
+  for (size_t i = 0; i < totals.size(); ++i)
+    totals[i].blocks = std::bit_cast<double*>(blocks.get()) + static_cast<int64_t>(i) * block_count * columns;
+  const size_t row_bytes = scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
+  const int64_t block_elements = std::max<int64_t>(1, block_rows * prepared.item_elements);
+  shared_loop(0, block_count, std::max<int64_t>(1, kGrainElements / block_elements), [&](int64_t begin, int64_t end) {
+    std::vector<int64_t> words = prepared.words;
+    char* lines = take_scratch(line_bytes + row_bytes);
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first_line = block * block_lines, count = std::min(block_lines, line_count - first_line);
+      std::memset(lines, 0, line_bytes);
+      for (const RowTotal& total : totals)  // the kernel counts lines from the first row of all
+        words[total.word] =
+            std::bit_cast<int64_t>(lines + total.line_from) - first_line * pitch * bytes_of(total.buffer.type);
+      run_(words.data(), block * block_rows, std::min((block + 1) * block_rows, rows), lines + line_bytes);
+      for (const RowTotal& total : totals)
+        add_lines(total.buffer.type, lines + total.line_from, count, pitch, columns, total.blocks + block * columns);
     }
-    run_(prepared.words.data(), begin * rows_of_line, std::min(end * rows_of_line, rows), take_scratch(bytes));
   });
-  for (const Lines& lines : totals) {
-    const int64_t points = rows * (lines.stride ? 1 : columns);
-    const double divisor = lines.buffer.total == Total::kSum ? 1 : static_cast<double>(points);
-    if (lines.buffer.type == DType::kFloat32) {
-      add_lines<float>(lines.memory, count, pitch, columns, lines.target, lines.stride, divisor);
-    } else {
-      add_lines<double>(lines.memory, count, pitch, columns, lines.target, lines.stride, divisor);
-    }
-  }
+  for (const RowTotal& total : totals) total.store(block_count, rows, columns);
 }
 
 void Kernel::run_split(Prepared& prepared) const {

@@ -46,7 +46,7 @@ class Kernel {
   Prepared prepare(const KernelCall& call) const;  // everything that follows from sizes and strides
   void bind(Prepared& prepared, std::span<void* const> buffers, std::span<const ScalarValue> scalars) const;
   void run_items(const Prepared& prepared) const;
-  void run_items_with_totals(Prepared& prepared) const;
+  void run_items_with_totals(const Prepared& prepared) const;
   void run_split(Prepared& prepared) const;
 
   KernelSpec spec_;
