@@ -1,5 +1,6 @@
 #include "dynamic/fusion/kernel_service.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -128,6 +129,11 @@ void KernelService::loop() {
     preparation_count.fetch_add(1, std::memory_order_relaxed);  // it took a core from what ran meanwhile
     is_busy_ = false;
     idle_.notify_all();
+    if (jobs_.empty()) {
+      lock.unlock();
+      malloc_trim(0);  // a compiler leaves much behind, and glibc keeps it
+      lock.lock();
+    }
   }
 }
 

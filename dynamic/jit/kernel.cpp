@@ -1,5 +1,6 @@
 #include "dynamic/jit/kernel.h"
 
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -39,16 +40,8 @@ char* take_scratch(size_t bytes) {
   return scratch.take(bytes);
 }
 
-struct Free {
-  void operator()(char* data) const { std::free(data); }
-};
-using Block = std::unique_ptr<char, Free>;
-
-Block create_block(size_t bytes) {
-  Block block(static_cast<char*>(std::aligned_alloc(64, (bytes + 63) & ~size_t{63})));
-  TORCH_CHECK(block, "kernel: no memory for ", bytes, " bytes");
-  return block;
-}
+// Of one call: from where tensors come from, which keeps its pages, and counts them.
+c10::DataPtr create_block(size_t bytes) { return c10::GetCPUAllocator()->allocate(bytes); }
 
 constexpr int kMaxLineShift = 5;      // 32 rows, each added to those before it
 constexpr int64_t kFewestLines = 16;  // where there are so many rows
@@ -292,9 +285,9 @@ void Kernel::run_items_with_totals(const Prepared& prepared) const {
     totals.push_back({buffer, word, target, prepared.words[layout_.stride(b, layout_.dim_count - 1)], line_bytes, nullptr});
     line_bytes += block_lines * pitch * bytes_of(buffer.type);
   }
-  const Block blocks = create_block(totals.size() * block_count * columns * sizeof(double));
+  const c10::DataPtr blocks = create_block(totals.size() * block_count * columns * sizeof(double));
   for (size_t i = 0; i < totals.size(); ++i)
-    totals[i].blocks = std::bit_cast<double*>(blocks.get()) + static_cast<int64_t>(i) * block_count * columns;
+    totals[i].blocks = static_cast<double*>(blocks.get()) + static_cast<int64_t>(i) * block_count * columns;
   const size_t row_bytes = scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
   const int64_t block_elements = std::max<int64_t>(1, block_rows * prepared.item_elements);
   shared_loop(0, block_count, std::max<int64_t>(1, kGrainElements / block_elements), [&](int64_t begin, int64_t end) {
@@ -317,9 +310,9 @@ void Kernel::run_items_with_totals(const Prepared& prepared) const {
 void Kernel::run_split(Prepared& prepared) const {
   const CallShape& shape = prepared.shape;
   int64_t pairs = shape.item_count * shape.block_count;
-  Block shared = create_block(shape.item_count * plan_.slot_count * prepared.slot_bytes + 64);
-  Block partials = create_block(pairs * scratch_.reduction_count * prepared.slot_bytes + 64);
-  Block stash = create_block(shape.item_count * plan_.stash_count * prepared.stash_bytes + 64);
+  const c10::DataPtr shared = create_block(shape.item_count * plan_.slot_count * prepared.slot_bytes + 64);
+  const c10::DataPtr partials = create_block(pairs * scratch_.reduction_count * prepared.slot_bytes + 64);
+  const c10::DataPtr stash = create_block(shape.item_count * plan_.stash_count * prepared.stash_bytes + 64);
   prepared.words[kShared] = std::bit_cast<int64_t>(shared.get());
   prepared.words[kPartials] = std::bit_cast<int64_t>(partials.get());
   prepared.words[kStash] = std::bit_cast<int64_t>(stash.get());
