@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/strides.h>
 
 #include "dynamic/kernels/convolution_strips.h"
@@ -23,7 +22,7 @@ using at::IntArrayRef;
 using at::Tensor;
 
 constexpr int64_t kSmallColumnsBytes = 1 << 20;  // whatever the maps take
-constexpr size_t kScratchShare = 3;  // of maps: what oneDNN's kernels ask for beside them, where it is not known
+constexpr size_t kScratchShare = 2;  // of maps: what oneDNN's kernels ask for beside them, where it is not known
 constexpr double kOpening = 1.1;  // who makes the first map with channels innermost makes work for others, perhaps
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
@@ -152,18 +151,23 @@ bool wants_innermost(int way) { return way == kChannelsInnermost || way == kByWi
 
 at::MemoryFormat order_of(int way) { return wants_innermost(way) ? kChannelsLast : at::MemoryFormat::Contiguous; }
 
+// With the strides of that order over the same values, which lie in another.
+Tensor as_if_in_order(const Tensor& map, at::MemoryFormat order) {
+  const auto sizes = map.sizes();
+  if (order == kChannelsLast) return map.as_strided(sizes, innermost_strides(sizes));
+  return map.as_strided(sizes, c10::contiguous_strides(sizes));
+}
+
 // The maps in the order that a way takes, and the weight.
 struct Ordered {
   Convolution c;
   Tensor gradient;
 };
-enum class Input { kValues, kSizes };
-Ordered in_order_of(int way, const Convolution& c, const Tensor& gradient, Input use) {
+enum class Unread { kNothing, kInput, kWeight };  // of what a kernel is given, and asks for sizes and order alone
+Ordered in_order_of(int way, const Convolution& c, const Tensor& gradient, Unread unread) {
   const auto order = order_of(way);
   Ordered ordered{c, gradient.defined() ? in_order(gradient, order) : gradient};
-  const bool is_there = use == Input::kValues || c.input.is_contiguous(order);
-  ordered.c.input = is_there ? in_order(c.input, order)
-                             : at::empty(c.input.sizes(), c.input.options().memory_format(order));
+  ordered.c.input = unread == Unread::kInput ? as_if_in_order(c.input, order) : in_order(c.input, order);
   return ordered;
 }
 
@@ -180,16 +184,16 @@ size_t bytes_unless(at::MemoryFormat order, const Tensor& map) {
 // About what a way asks for at a time, beside `result` bytes of what it makes, where eager's takes `of_eager` in all, or that
 // is not known: 0.
 size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor& gradient, const ConvolutionShape& s,
-                    size_t result) {
+                    size_t result, Unread unread) {
   const size_t weights = c.weight.nbytes(), given = c.input.nbytes() + (gradient.defined() ? gradient.nbytes() : 0);
   const bool goes_back = wants_innermost(way) && !(c.in_any_order && (!gradient.defined() || is_innermost(c.input)));
-  const size_t moved = bytes_unless(order_of(way), c.input) + bytes_unless(order_of(way), gradient) +
-                       (goes_back ? result : 0);
+  const size_t moved = (unread == Unread::kInput ? 0 : bytes_unless(order_of(way), c.input)) +
+                       bytes_unless(order_of(way), gradient) + (goes_back ? result : 0);
   const size_t scratch = (given + result) / kScratchShare;
   switch (way) {
     // oneDNN orders them for itself; where eager gets the same maps, its peak has room for that.
     case kAsEager: return moved == 0 ? result : 2 * result + given + moved + scratch;
-    case kChannelsInnermost: return std::max(of_eager, result + scratch) + moved + weights;
+    case kChannelsInnermost: return std::max(of_eager, result + scratch) + moved + (unread == Unread::kWeight ? 0 : weights);
     case kByColumns: return 2 * result + moved + given + s.columns_bytes();
     case kBySamples: return result + moved + weights * s.n;
     case kByWinograd: return result + moved + weights * 4;  // two tiles are less than four windows
@@ -202,7 +206,7 @@ size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor
 // half: a chain of convolutions that take the same needs it at its ends only.
 template <class Run>
 void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c, const ConvolutionShape& s,
-                  const Tensor& gradient, size_t result, Input use, Run run) {
+                  const Tensor& gradient, size_t result, Unread unread, Run run) {
   Ordered ordered;
   run_chosen(
       problem, allowed, work_of(c),
@@ -211,13 +215,15 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
                                  !(gradient.defined() && is_innermost(gradient));
         return (opens_chain ? kOpening : 1.0) * (has_team(way) ? team_handicap() : 1.0);
       },
-      [&](int way, size_t of_eager) { return bytes_needed(way, of_eager, c, gradient, s, result); },
+      [&](int way, size_t of_eager) { return bytes_needed(way, of_eager, c, gradient, s, result, unread); },
       [&](int way) {
-        if (c.in_any_order) ordered = in_order_of(way, c, gradient, use);
+        if (c.in_any_order) ordered = in_order_of(way, c, gradient, unread);
       },
       [&](int way) {
-        if (!c.in_any_order) ordered = in_order_of(way, c, gradient, use);
-        if (way == kChannelsInnermost) ordered.c.weight = in_order(c.weight, kChannelsLast);
+        if (!c.in_any_order) ordered = in_order_of(way, c, gradient, unread);
+        if (way == kChannelsInnermost)
+          ordered.c.weight = unread == Unread::kWeight ? as_if_in_order(c.weight, kChannelsLast)
+                                                       : in_order(c.weight, kChannelsLast);
         run(way, ordered);
       });
 }
@@ -281,7 +287,7 @@ Tensor input_gradient(const Convolution& c, const Tensor& gradient, const Convol
   Tensor result;
   run_in_order(problem_of(kInputGradient, c, gradient, 0),
                bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kInputGradient, c, s), c, s, gradient, c.input.nbytes(),
-               Input::kSizes,
+               Unread::kInput,
                [&](int way, const Ordered& o) {
                  result = c.transposed ? forward_by(way, o.gradient, c.weight, std::nullopt, s)
                                        : input_gradient_by(way, o.gradient, c.weight, s);
@@ -298,7 +304,7 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
   auto& [unused, weight, bias] = results;
   run_in_order(problem_of(kWeightGradient, c, gradient, with_bias),
                bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kWeightGradient, c, s), c, s, gradient, c.weight.nbytes(),
-               Input::kValues,
+               Unread::kWeight,
                [&](int way, const Ordered& o) {
                  weight = c.transposed ? weight_gradient_by(way, o.c.input, o.gradient, s)
                                        : weight_gradient_by(way, o.gradient, o.c.input, s);
@@ -330,7 +336,7 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   const size_t bytes_of_forward =
       sizeof(float) * (c.transposed ? s.n * s.c * s.h * s.w : s.n * s.o * s.oh * s.ow);
   Tensor result;
-  run_in_order(problem_of(kForward, c, {}, bias.has_value()), allowed, c, s, {}, bytes_of_forward, Input::kValues,
+  run_in_order(problem_of(kForward, c, {}, bias.has_value()), allowed, c, s, {}, bytes_of_forward, Unread::kNothing,
                [&](int way, const Ordered& o) {
                  result = c.transposed ? plus_bias(input_gradient_by(way, o.c.input, c.weight, s), bias)
                                        : forward_by(way, o.c.input, c.weight, bias, s);

@@ -125,7 +125,10 @@ struct Pool::State {
   char *slabs = nullptr, *slabs_top = nullptr, *slabs_end = nullptr;
   std::array<std::vector<void*>, kClasses> small_free;
   std::vector<uint8_t> slab_class;  // by slab number
-  std::unordered_map<void*, size_t> used;  // all but small ones
+  struct Used {
+    size_t bytes, asked;
+  };
+  std::unordered_map<void*, Used> used;  // all but small ones
   PoolStatistics statistics;
   size_t span_peak = 0;
 
@@ -149,14 +152,15 @@ struct Pool::State {
     return block;
   }
   Area& area_of(size_t bytes) { return bytes < kLarge ? medium : large; }
-  void* allocate_other(size_t bytes) {
+  void* allocate_other(size_t asked) {
+    const size_t bytes = round_up(asked, kGrain);
     auto& area = area_of(bytes);
     char* block = area.take_free(bytes);
     if (!block && (block = area.extend(bytes))) {
       medium.give_up_pages(large.give_up_pages(bytes));
       statistics.reserved_bytes += bytes;
     }
-    if (block) used.emplace(block, bytes);
+    if (block) used.emplace(block, Used{bytes, asked});
     return block;
   }
 };
@@ -181,11 +185,10 @@ void* Pool::allocate(size_t bytes) {
   std::lock_guard lock(state_->mutex);
   const bool small = bytes <= kSmallLimit;
   const size_t index = small ? class_of(bytes) : 0;
-  const size_t size = small ? class_size(index) : round_up(bytes, kGrain);
-  void* block = small ? state_->allocate_small(index) : state_->allocate_other(size);
+  void* block = small ? state_->allocate_small(index) : state_->allocate_other(bytes);
   if (!block) return nullptr;
   auto& statistics = state_->statistics;
-  statistics.used_bytes += size;
+  statistics.used_bytes += small ? class_size(index) : bytes;
   statistics.peak_used_bytes = std::max(statistics.peak_used_bytes, statistics.used_bytes);
   state_->span_peak = std::max(state_->span_peak, statistics.used_bytes);
   return block;
@@ -200,8 +203,9 @@ void Pool::deallocate(void* data) {
     return;
   }
   const auto block = state_->used.find(data);
-  state_->statistics.used_bytes -= block->second;
-  state_->area_of(block->second).give_back(static_cast<char*>(data), block->second);
+  const auto [bytes, asked] = block->second;
+  state_->statistics.used_bytes -= asked;
+  state_->area_of(bytes).give_back(static_cast<char*>(data), bytes);
   state_->used.erase(block);
 }
 

@@ -10,7 +10,7 @@
 namespace lockstep::dynamic {
 
 struct PoolStatistics {
-  size_t used_bytes = 0;       // in blocks that somebody holds
+  size_t used_bytes = 0;       // that somebody asked for and holds; of small blocks, all they have
   size_t peak_used_bytes = 0;  // since the last reset
   size_t reserved_bytes = 0;   // address space that was ever handed out
 };
