@@ -46,8 +46,12 @@ c10::DataPtr create_block(size_t bytes) { return c10::GetCPUAllocator()->allocat
 constexpr int kMaxLineShift = 5;      // 32 rows, each added to those before it
 constexpr int64_t kFewestLines = 16;  // where there are so many rows
 
-int find_line_shift(int64_t rows) {
+int find_line_shift(int64_t rows, int64_t columns) {
   int shift = 0;
+  if (rows * columns < 2 * kGrainElements) {  // for one thread
+    while (shift < kMaxLineShift && int64_t{1} << shift < rows) ++shift;
+    return shift;
+  }
   while (shift < kMaxLineShift && rows >> (shift + 1) >= kFewestLines) ++shift;
   return shift;
 }
@@ -220,7 +224,7 @@ Kernel::Prepared Kernel::prepare(const KernelCall& call) const {
   words[kChunkCount] = shape.chunk_count;
   words[kSlotBytes] = prepared.slot_bytes;
   words[kStashBytes] = prepared.stash_bytes;
-  words[kLineShift] = plan_.has_totals ? find_line_shift(shape.item_count) : 0;
+  words[kLineShift] = plan_.has_totals ? find_line_shift(shape.item_count, shape.vector_size) : 0;
   return prepared;
 }
 

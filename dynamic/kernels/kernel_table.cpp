@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "dynamic/kernels/batch_norm.h"
+#include "dynamic/kernels/concatenation.h"
 #include "dynamic/kernels/convolution.h"
 #include "dynamic/kernels/foreach_loops.h"
 #include "dynamic/kernels/group_norm.h"
@@ -43,6 +44,8 @@ constexpr OwnKernelRow kJoinedExact[] = {
 };
 
 constexpr OwnKernelRow kExact[] = {
+    {"aten::cat", "", &try_cat},
+    {"aten::stack", "", &try_stack},
     {"aten::constant_pad_nd", "", &try_constant_pad},
     {"aten::slice_backward", "", &try_slice_backward},
     {"aten::select_backward", "", &try_select_backward},

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "dynamic/kernels/float_tensor.h"
 #include "dynamic/threads/shared_loop.h"
 
 namespace lockstep::dynamic {
@@ -100,12 +101,6 @@ void write_all(const Dims& dims, const void* inner, const void* constant, void* 
   });
 }
 
-bool is_plain(const Tensor& tensor) {
-  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_neg() && !tensor.is_conj() &&
-         !tensor.is_quantized() && !tensor._is_zerotensor() &&
-         tensor.suggest_memory_format() == at::MemoryFormat::Contiguous;
-}
-
 // `inner` where `dims` say; false where its type is none of ours.
 bool place(torch::jit::Stack& stack, const Tensor& inner, const Dims& dims, const at::Scalar& value) {
   std::vector<int64_t> sizes;
@@ -140,7 +135,7 @@ std::optional<Part> read_part(const torch::jit::Stack& stack) {
   Part part{stack[0].toTensor(), stack[1].toIntVector(), stack[2].toInt()};
   const auto count = static_cast<int64_t>(part.sizes.size());
   if (part.dim < 0) part.dim += count;
-  if (!is_plain(part.gradient) || part.dim < 0 || part.dim >= count) return std::nullopt;
+  if (!is_plain_tensor(part.gradient) || part.dim < 0 || part.dim >= count) return std::nullopt;
   return part;
 }
 
@@ -158,7 +153,7 @@ bool fits(const Dims& dims, const std::vector<int64_t>& sizes, int64_t dim) {
 bool try_constant_pad(torch::jit::Stack& stack) {
   const auto self = stack[0].toTensor();
   const auto pad = stack[1].toIntVector();
-  if (!is_plain(self) || pad.empty() || pad.size() % 2 || static_cast<int64_t>(pad.size() / 2) > self.dim()) return false;
+  if (!is_plain_tensor(self) || pad.empty() || pad.size() % 2 || static_cast<int64_t>(pad.size() / 2) > self.dim()) return false;
   if (*std::min_element(pad.begin(), pad.end()) < 0 || *std::max_element(pad.begin(), pad.end()) == 0) return false;
   auto dims = dims_of(self);
   for (size_t i = 0; i < pad.size() / 2; ++i) {
