@@ -1,5 +1,6 @@
 #include "dynamic/jit/kernel.h"
 
+#include <ATen/ceil_div.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
@@ -59,7 +60,7 @@ int find_line_shift(int64_t rows, int64_t columns) {
 constexpr int64_t kMaxBlockLines = 16;
 constexpr int64_t kFewestBlocks = 8;  // for threads to share, where there are so many lines
 
-// How many lines are added up while they are in the cache: by their number alone, so that results do not depend on threads.
+// How many lines are added up by one thread: by their number alone, so that results do not depend on threads.
 int64_t find_block_lines(int64_t lines) {
   int64_t block_lines = 1;
   while (block_lines < kMaxBlockLines && lines >= 2 * block_lines * kFewestBlocks) block_lines *= 2;
@@ -67,29 +68,23 @@ int64_t find_block_lines(int64_t lines) {
 }
 
 template <typename Number>
-void add_in_order(const Number* values, int64_t lines, int64_t pitch, int64_t columns, double* sums) {
-  std::fill_n(sums, columns, 0.0);
-  for (int64_t line = 0; line < lines; ++line)
-    for (int64_t column = 0; column < columns; ++column) sums[column] += values[line * pitch + column];
-}
-
-void add_lines(DType type, const char* lines, int64_t count, int64_t pitch, int64_t columns, double* sums) {
-  if (type == DType::kFloat32) {
-    add_in_order(std::bit_cast<const float*>(lines), count, pitch, columns, sums);
-  } else {
-    add_in_order(std::bit_cast<const double*>(lines), count, pitch, columns, sums);
-  }
+void add_to(double* sums, const Number* values, int64_t columns) {
+  for (int64_t column = 0; column < columns; ++column) sums[column] += values[column];
 }
 
 // Each column by itself, the rows as a tree: float64 has nothing wider to add up in. Further down than `sums` is scratch.
 void add_columns(const double* values, int64_t rows, int64_t pitch, int64_t columns, double* sums) {
   constexpr int64_t kInARow = 16;
-  if (rows <= kInARow) return add_in_order(values, rows, pitch, columns, sums);
+  if (rows <= kInARow) {
+    std::fill_n(sums, columns, 0.0);
+    for (int64_t row = 0; row < rows; ++row) add_to(sums, values + row * pitch, columns);
+    return;
+  }
   const int64_t half = rows / 2;
   double* others = sums + columns;
   add_columns(values, half, pitch, columns, sums);
   add_columns(values + half * pitch, rows - half, pitch, columns, others);
-  for (int64_t column = 0; column < columns; ++column) sums[column] += others[column];
+  add_to(sums, others, columns);
 }
 
 double add_tree(std::vector<double>& values) {
@@ -105,7 +100,13 @@ struct RowTotal {
   void* target;
   int64_t stride;     // of the target
   int64_t line_from;  // in the scratch of a thread, in bytes
-  double* blocks;     // what the lines of each block come to
+  double* blocks;     // what the lines of each come to
+
+  void add_line(const char* lines, int64_t block, int64_t columns) const {
+    double* sums = blocks + block * columns;
+    if (buffer.type == DType::kFloat32) return add_to(sums, std::bit_cast<const float*>(lines + line_from), columns);
+    add_to(sums, std::bit_cast<const double*>(lines + line_from), columns);
+  }
 
   void store(int64_t block_count, int64_t rows, int64_t columns) const {
     std::vector<double> sums(columns);
@@ -270,15 +271,13 @@ void Kernel::run_items(const Prepared& prepared) const {
                    [&](int64_t begin, int64_t end) { run_(prepared.words.data(), begin, end, take_scratch(bytes)); });
 }
 
-// Rows are added up to lines of some rows each, lines to blocks, which threads share, while they are in the cache.
+// Rows are added up to a line of some rows, lines to a block: that is what threads share.
 void Kernel::run_items_with_totals(const Prepared& prepared) const {
   const CallShape& shape = prepared.shape;
   const int64_t columns = shape.vector_size, rows = shape.item_count;
-  const int64_t rows_of_line = int64_t{1} << prepared.words[kLineShift];
-  const int64_t line_count = (rows + rows_of_line - 1) / rows_of_line;
-  const int64_t block_lines = find_block_lines(line_count), block_rows = block_lines * rows_of_line;
-  const int64_t block_count = (line_count + block_lines - 1) / block_lines;
-  const int64_t pitch = (columns + kLanes - 1) / kLanes * kLanes;
+  const int64_t line_rows = int64_t{1} << prepared.words[kLineShift], line_count = at::ceil_div(rows, line_rows);
+  const int64_t block_lines = find_block_lines(line_count), block_count = at::ceil_div(line_count, block_lines);
+  const int64_t pitch = at::ceil_div<int64_t>(columns, kLanes) * kLanes;
   std::vector<RowTotal> totals;
   int64_t line_bytes = 0;
   for (int b = 0; b < layout_.buffer_count; ++b) {
@@ -287,25 +286,24 @@ void Kernel::run_items_with_totals(const Prepared& prepared) const {
     const int word = layout_.buffer(b);
     void* target = std::bit_cast<void*>(prepared.words[word]);
     totals.push_back({buffer, word, target, prepared.words[layout_.stride(b, layout_.dim_count - 1)], line_bytes, nullptr});
-    line_bytes += block_lines * pitch * bytes_of(buffer.type);
+    line_bytes += pitch * bytes_of(buffer.type);
   }
-  const c10::DataPtr blocks = create_block(totals.size() * block_count * columns * sizeof(double));
+  const int64_t sums_of_a_total = block_count * columns;
+  const c10::DataPtr sums = create_block(totals.size() * sums_of_a_total * sizeof(double));
   for (size_t i = 0; i < totals.size(); ++i)
-    totals[i].blocks = static_cast<double*>(blocks.get()) + static_cast<int64_t>(i) * block_count * columns;
+    totals[i].blocks = static_cast<double*>(sums.get()) + static_cast<int64_t>(i) * sums_of_a_total;
   const size_t row_bytes = scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
-  const int64_t block_elements = std::max<int64_t>(1, block_rows * prepared.item_elements);
+  const int64_t block_elements = std::max<int64_t>(1, block_lines * line_rows * prepared.item_elements);
   shared_loop(0, block_count, std::max<int64_t>(1, kGrainElements / block_elements), [&](int64_t begin, int64_t end) {
     std::vector<int64_t> words = prepared.words;
-    char* lines = take_scratch(line_bytes + row_bytes);
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t first_line = block * block_lines, count = std::min(block_lines, line_count - first_line);
+    char* lines = take_scratch(line_bytes + row_bytes);  // one of each total
+    for (const RowTotal& total : totals) std::fill(total.blocks + begin * columns, total.blocks + end * columns, 0.0);
+    for (int64_t line = begin * block_lines; line < std::min(end * block_lines, line_count); ++line) {
       std::memset(lines, 0, line_bytes);
       for (const RowTotal& total : totals)  // the kernel counts lines from the first row of all
-        words[total.word] =
-            std::bit_cast<int64_t>(lines + total.line_from) - first_line * pitch * bytes_of(total.buffer.type);
-      run_(words.data(), block * block_rows, std::min((block + 1) * block_rows, rows), lines + line_bytes);
-      for (const RowTotal& total : totals)
-        add_lines(total.buffer.type, lines + total.line_from, count, pitch, columns, total.blocks + block * columns);
+        words[total.word] = std::bit_cast<int64_t>(lines + total.line_from) - line * pitch * bytes_of(total.buffer.type);
+      run_(words.data(), line * line_rows, std::min((line + 1) * line_rows, rows), lines + line_bytes);
+      for (const RowTotal& total : totals) total.add_line(lines, line / block_lines, columns);
     }
   });
   for (const RowTotal& total : totals) total.store(block_count, rows, columns);

@@ -3,6 +3,8 @@
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Intrinsics.h>
 
+#include <algorithm>
+
 #include "dynamic/jit/kernel_emitter.h"
 #include "dynamic/jit/op_code.h"
 
@@ -21,6 +23,12 @@ Value* fold_lanes(CodeContext& code, ReduceKind kind, DType type, Value* lanes) 
                       code.builder.CreateShuffleVector(lanes, high));
   }
   return code.builder.CreateExtractElement(lanes, uint64_t{0});
+}
+
+// Which row to fetch while another is computed: a short one is done before its successor would be there.
+int64_t rows_ahead(int64_t columns) {
+  constexpr int64_t kAhead = 2048;  // values
+  return columns == kSymbolic ? 1 : std::max<int64_t>(1, kAhead / std::max<int64_t>(1, columns));
 }
 
 }  // namespace
@@ -165,7 +173,7 @@ void KernelEmitter::emit_row_body(int pass, const Needed& needed, const Point& r
   point.stash_at = builder_.CreateAdd(stash_row, at);
   evaluate(needed.varying, point);
   if (!tail && pass > 0 && pass == plan_.prefetch_pass && plan_.reduced.empty() && !plan_.kept.empty()) {
-    prefetch(point, static_cast<int>(plan_.kept.size()) - 1, 1);
+    prefetch(point, static_cast<int>(plan_.kept.size()) - 1, rows_ahead(plan_.vector.size));
   }
   for (ValueId store : plan_.passes[pass].stores) emit_store(store, point);
   for (ValueId store : plan_.passes[pass].totals) emit_total(store, point);
