@@ -1,17 +1,18 @@
-// One reserved range of addresses in three parts, so that no block is broken for much smaller ones; `owns` is a comparison.
-// Small blocks come from slabs by size class, medium and large ones from best-fit lists with splitting and coalescing: a
-// steady state reuses the same pages whatever the sizes are. Where new addresses are needed, free blocks give up as many
-// pages.
+// One reserved range of addresses in two parts; `owns` is a comparison. Small blocks come from slabs by size class, others
+// from a best-fit list with splitting and coalescing: a steady state reuses the same pages whatever the sizes are. Where new
+// addresses are needed, free blocks give up as many pages.
 #include "dynamic/vm/allocator.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -25,12 +26,13 @@ namespace lockstep::dynamic {
 
 namespace {
 
-constexpr size_t kRange = size_t{1} << 40, kPartRange = size_t{1} << 38;  // addresses only, no memory
+constexpr size_t kRange = size_t{1} << 40, kSlabRange = size_t{1} << 38;  // addresses only, no memory
 constexpr size_t kAlignment = 64;
 constexpr size_t kSmallLimit = 32 << 10;
 constexpr size_t kSlab = 256 << 10;
 constexpr size_t kGrain = 4096;
-constexpr size_t kLarge = 1 << 20;
+constexpr size_t kLarge = 1 << 20, kMuchSmaller = 16;
+constexpr size_t kKnownSizes = 256;
 constexpr size_t kWorthwhile = 64 << 10;  // pages given up at once
 
 size_t round_up(size_t bytes, size_t grain) { return (bytes + grain - 1) / grain * grain; }
@@ -62,6 +64,7 @@ struct Area {
   char *top = nullptr, *end = nullptr;  // of the part handed out so far, of all
   std::map<char*, Free> free_by_address;
   std::set<std::pair<size_t, char*>> free_by_size;
+  std::set<size_t> large_sizes;  // that were asked for
 
   void add_free(char* block, size_t bytes, bool has_pages) {
     free_by_address.emplace(block, Free{bytes, has_pages});
@@ -71,8 +74,13 @@ struct Area {
     free_by_size.erase({it->second.bytes, it->first});
     free_by_address.erase(it);
   }
+  // A hole that a large block left, and the next one like it will fill, is not broken for something small.
+  bool is_kept(size_t hole, size_t bytes) const {
+    return hole >= kLarge && bytes < hole / kMuchSmaller && large_sizes.contains(hole);
+  }
   char* take_free(size_t bytes) {
-    const auto it = free_by_size.lower_bound({bytes, nullptr});
+    auto it = free_by_size.lower_bound({bytes, nullptr});
+    while (it != free_by_size.end() && is_kept(it->first, bytes)) it = free_by_size.lower_bound({it->first + 1, nullptr});
     if (it == free_by_size.end()) return nullptr;
     auto [size, block] = *it;
     const auto free = free_by_address.find(block);
@@ -81,9 +89,27 @@ struct Area {
     if (bytes < size) add_free(block + bytes, size - bytes, has_pages);
     return block;
   }
-  char* extend(size_t bytes) {
-    if (bytes > static_cast<size_t>(end - top)) return nullptr;
-    return std::exchange(top, top + bytes);
+  // The block that is free at the end, if it is not large enough.
+  std::map<char*, Free>::iterator find_begun(size_t bytes) {
+    if (free_by_address.empty()) return free_by_address.end();
+    const auto last = std::prev(free_by_address.end());
+    const bool is_begun = last->first + last->second.bytes == top && last->second.bytes < bytes;
+    return is_begun ? last : free_by_address.end();
+  }
+  // With new addresses; `grown` is how many.
+  char* extend(size_t bytes, size_t* grown) {
+    const auto begun = find_begun(bytes);
+    const bool is_begun = begun != free_by_address.end();
+    *grown = bytes - (is_begun ? begun->second.bytes : 0);
+    if (*grown > static_cast<size_t>(end - top)) return nullptr;
+    if (is_begun) remove_free(begun);
+    top += *grown;
+    return top - bytes;
+  }
+  void note_size(size_t bytes) {
+    if (bytes < kLarge) return;
+    if (large_sizes.size() >= kKnownSizes) large_sizes.clear();
+    large_sizes.insert(bytes);
   }
   void give_back(char* block, size_t bytes) {
     auto after = free_by_address.lower_bound(block);
@@ -102,8 +128,8 @@ struct Area {
     }
     add_free(block, bytes, /*has_pages=*/true);
   }
-  // Of free blocks, the largest first. Returns what is left to give up.
-  size_t give_up_pages(size_t bytes) {
+  // Of free blocks, the largest first.
+  void give_up_pages(size_t bytes) {
     for (auto it = free_by_size.rbegin(); bytes >= kWorthwhile && it != free_by_size.rend(); ++it) {
       auto& free = free_by_address.at(it->second);
       if (free.bytes < kWorthwhile) break;
@@ -112,7 +138,6 @@ struct Area {
       free.has_pages = false;
       bytes -= std::min(bytes, free.bytes);
     }
-    return bytes;
   }
 };
 
@@ -121,7 +146,7 @@ struct Area {
 struct Pool::State {
   std::mutex mutex;
   char* begin = nullptr;
-  Area medium, large;
+  Area blocks;
   char *slabs = nullptr, *slabs_top = nullptr, *slabs_end = nullptr;
   std::array<std::vector<void*>, kClasses> small_free;
   std::vector<uint8_t> slab_class;  // by slab number
@@ -151,14 +176,13 @@ struct Pool::State {
     free.pop_back();
     return block;
   }
-  Area& area_of(size_t bytes) { return bytes < kLarge ? medium : large; }
   void* allocate_other(size_t asked) {
     const size_t bytes = round_up(asked, kGrain);
-    auto& area = area_of(bytes);
-    char* block = area.take_free(bytes);
-    if (!block && (block = area.extend(bytes))) {
-      medium.give_up_pages(large.give_up_pages(bytes));
-      statistics.reserved_bytes += bytes;
+    blocks.note_size(bytes);
+    char* block = blocks.take_free(bytes);
+    if (size_t grown = 0; !block && (block = blocks.extend(bytes, &grown))) {
+      blocks.give_up_pages(grown);
+      statistics.reserved_bytes += grown;
     }
     if (block) used.emplace(block, Used{bytes, asked});
     return block;
@@ -170,10 +194,9 @@ Pool::Pool() : state_(new State) {
   if (range == MAP_FAILED) return;
   char* begin = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(range), kSlab));
   state_->begin = begin;
-  state_->large.top = begin;
-  state_->large.end = state_->medium.top = begin + kRange - 2 * kPartRange - kSlab;
-  state_->medium.end = state_->slabs = state_->slabs_top = state_->medium.top + kPartRange;
-  state_->slabs_end = state_->slabs + kPartRange;
+  state_->blocks.top = begin;
+  state_->blocks.end = state_->slabs = state_->slabs_top = begin + kRange - kSlabRange - kSlab;
+  state_->slabs_end = state_->slabs + kSlabRange;
 }
 
 Pool& Pool::instance() {
@@ -205,7 +228,7 @@ void Pool::deallocate(void* data) {
   const auto block = state_->used.find(data);
   const auto [bytes, asked] = block->second;
   state_->statistics.used_bytes -= asked;
-  state_->area_of(bytes).give_back(static_cast<char*>(data), bytes);
+  state_->blocks.give_back(static_cast<char*>(data), bytes);
   state_->used.erase(block);
 }
 
@@ -236,7 +259,7 @@ size_t Pool::span_peak() {
 
 void Pool::release_free_pages() {
   std::lock_guard lock(state_->mutex);
-  for (auto* area : {&state_->medium, &state_->large}) area->give_up_pages(SIZE_MAX);
+  state_->blocks.give_up_pages(SIZE_MAX);
 }
 
 namespace {

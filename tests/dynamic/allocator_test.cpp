@@ -110,10 +110,21 @@ size_t resident_bytes() {
   return resident * 4096;
 }
 
+// Blocks in all holes of so many bytes, and one at the end.
+std::vector<void*> fill_holes(size_t bytes) {
+  auto& pool = Pool::instance();
+  std::vector<void*> blocks;
+  for (size_t reserved = pool.statistics().reserved_bytes; pool.statistics().reserved_bytes == reserved;)
+    blocks.push_back(pool.allocate(bytes));
+  return blocks;
+}
+
 TEST(Pool, FreeBlocksGiveUpPagesBeforeItGrows) {
   auto& pool = Pool::instance();
-  constexpr size_t kBytes = 64 << 20, kLarger = 2 * kBytes;  // than it is with what other tests left beside it
+  constexpr size_t kBytes = 64 << 20, kLarger = 2 * kBytes;
+  auto blocks = fill_holes(kBytes);
   auto* first = static_cast<char*>(pool.allocate(kBytes));
+  blocks.push_back(pool.allocate(kBytes));  // so that the first cannot grow
   std::memset(first, 1, kBytes);
   pool.deallocate(first);
   const size_t before = resident_bytes();
@@ -126,6 +137,35 @@ TEST(Pool, FreeBlocksGiveUpPagesBeforeItGrows) {
   std::memset(again, 2, kBytes);
   EXPECT_EQ(larger[0] + larger[kLarger - 1], 2);
   for (void* block : {again, larger}) pool.deallocate(block);
+  for (void* block : blocks) pool.deallocate(block);
+}
+
+TEST(Pool, WhatIsFreeAtTheEndGrows) {
+  auto& pool = Pool::instance();
+  constexpr size_t kBytes = 64 << 20;
+  auto blocks = fill_holes(kBytes);
+  void* first = blocks.back();
+  blocks.pop_back();
+  pool.deallocate(first);
+  const size_t reserved = pool.statistics().reserved_bytes;
+  void* larger = pool.allocate(kBytes + (3 << 20));
+  EXPECT_LE(larger, first);  // with what was free before it
+  EXPECT_LE(pool.statistics().reserved_bytes, reserved + (3 << 20));
+  pool.deallocate(larger);
+  for (void* block : blocks) pool.deallocate(block);
+}
+
+// Blocks of all sizes have the same addresses after each other: a step's peak is not the sum of the peaks of each size.
+TEST(Pool, MediumBlocksComeFromHolesOfLargeOnes) {
+  auto& pool = Pool::instance();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(pool.allocate((5 << 20) + i * 4096));
+  for (void* block : blocks) pool.deallocate(block);
+  const size_t reserved = pool.statistics().reserved_bytes;
+  blocks.clear();
+  for (int i = 0; i < 40; ++i) blocks.push_back(pool.allocate(400000));
+  EXPECT_EQ(pool.statistics().reserved_bytes, reserved);
+  for (void* block : blocks) pool.deallocate(block);
 }
 
 TEST(Pool, ASteadyStateTakesNoNewAddresses) {
