@@ -47,8 +47,8 @@ bool owns_plain_memory(const c10::StorageImpl* user) {
   static const auto default_deleter = c10::GetDefaultCPUAllocator()->raw_deleter();
   const auto deleter = user->data_ptr().get_deleter();
   if (deleter == default_deleter || deleter == c10::GetCPUAllocator()->raw_deleter()) return true;
-  // an empty storage has no memory to share
-  return user->nbytes() == 0 && user->data_ptr().get() == nullptr && !user->has_materializer();
+  // An empty storage has no memory to share. Where programs are traced, how large it is may be a symbol.
+  return user->sym_nbytes().maybe_as_int() == 0 && user->data_ptr().get() == nullptr && !user->has_materializer();
 }
 
 // Aligned as that one is: the last bits of a product may depend on it.

@@ -67,19 +67,22 @@ void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& ke
                       at::ArrayRef<jit::ScalarValue> scalars) {
   const auto& spec = plan.group;
   if (!plan.prepared) plan.prepared = kernel.prepare_calls({{}, spec.call_sizes(), spec.call_strides(), {}});
+  std::vector<c10::DataPtr> memories(spec.buffers.size());  // all there, or no result has any
+  for (size_t b = 0; b < spec.buffers.size(); ++b) {
+    const auto& use = group.buffers()[spec.buffers[b]];
+    if (!use.is_produced || is_hidden(*use.storage) || use.storage->data()) continue;
+    const AllocationScope allocation(group.producer_of(spec.buffers[b]));
+    memories[b] = c10::GetCPUAllocator()->allocate(use.storage->nbytes());
+  }
   c10::SmallVector<void*, 16> buffers;
   for (size_t b = 0; b < spec.buffers.size(); ++b) {
     const auto& use = group.buffers()[spec.buffers[b]];
     auto* storage = use.storage;
     const bool is_map = group.is_innermost() && dynamic::is_map(*use.layout);
-    if (use.is_produced && !is_hidden(*storage) && !storage->data()) {
-      const AllocationScope allocation(group.producer_of(spec.buffers[b]));
-      auto memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
-      if (is_map) {
-        hide(*storage, std::move(memory), use.layout->sizes);
-      } else {
-        storage->set_data_ptr_noswap(std::move(memory));
-      }
+    if (memories[b].get() && is_map) {
+      hide(*storage, std::move(memories[b]), use.layout->sizes);
+    } else if (memories[b].get()) {
+      storage->set_data_ptr_noswap(std::move(memories[b]));
     }
     void* memory = is_map ? hidden_memory(*storage) : const_cast<void*>(storage->data());
     buffers.push_back(static_cast<char*>(memory) + use.offset * jit::bytes_of(spec.spec.buffers[b].type));

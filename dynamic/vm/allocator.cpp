@@ -33,6 +33,7 @@ constexpr size_t kSlab = 256 << 10;
 constexpr size_t kGrain = 4096;
 constexpr size_t kLarge = 1 << 20, kMuchSmaller = 16;
 constexpr size_t kKnownSizes = 256;
+constexpr size_t kAsked = size_t{1} << 30;  // what is smaller will be there
 constexpr size_t kWorthwhile = 64 << 10;  // pages given up at once
 
 size_t round_up(size_t bytes, size_t grain) { return (bytes + grain - 1) / grain * grain; }
@@ -53,6 +54,16 @@ size_t class_size(size_t index) {
   if (index < kEvenClasses) return (index + 1) * kAlignment;
   const size_t base = kEvenLimit << ((index - kEvenClasses) / 4);
   return base + (1 + (index - kEvenClasses) % 4) * (base / 4);
+}
+
+// Whether the system would give so much at once. The pool's range is promised without asking it, so that what is far too
+// much would seem to be there, until somebody touches it and the process is killed.
+bool system_has(size_t bytes) {
+  if (bytes < kAsked) return true;
+  void* probe = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (probe == MAP_FAILED) return false;
+  munmap(probe, bytes);
+  return true;
 }
 
 // Addresses from which blocks are cut; best fit, free neighbours become one at once.
@@ -180,7 +191,7 @@ struct Pool::State {
     const size_t bytes = round_up(asked, kGrain);
     blocks.note_size(bytes);
     char* block = blocks.take_free(bytes);
-    if (size_t grown = 0; !block && (block = blocks.extend(bytes, &grown))) {
+    if (size_t grown = 0; !block && system_has(bytes) && (block = blocks.extend(bytes, &grown))) {
       blocks.give_up_pages(grown);
       statistics.reserved_bytes += grown;
     }

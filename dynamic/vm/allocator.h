@@ -18,7 +18,7 @@ struct PoolStatistics {
 class Pool {
  public:
   static Pool& instance();
-  void* allocate(size_t bytes);  // null where the address space is used up
+  void* allocate(size_t bytes);  // null where the system has not so much, or addresses are used up
   void deallocate(void* data);
   bool owns(const void* data) const;
   PoolStatistics statistics();

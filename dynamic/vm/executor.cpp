@@ -243,7 +243,7 @@ bool takes_hidden(const Event& event, bool is_pointwise) {
 namespace {
 
 // Whether it was a kernel of ours.
-bool run_kernel(const Event& event, torch::jit::Stack& stack) {
+bool run_kernel(const Event& event, torch::jit::Stack& stack, bool has_hidden) {
   const auto& op = event.op();
   const auto* own = event.is_strict ? nullptr : find_own_kernel(op);
   const bool may_measure = !event.is_strict && event.passes.has(Pass::k_choose_kernels);
@@ -252,6 +252,8 @@ bool run_kernel(const Event& event, torch::jit::Stack& stack) {
   const RoundedProductsScope rounded(event.rounds_products);
   const bool in_any_order = own && own->map_kernel && event.may_hide() && has_contiguous_maps(event, *own);
   if (own && own->run(stack, in_any_order)) return true;
+  // What our kernels take in any order, PyTorch's may not: those of norms crash, or read a strided weight as a dense one.
+  if (own && own->map_kernel && has_hidden) stack = build_arguments(event, /*takes_hidden=*/false);
   if (may_measure && multiplies(op) && try_by_float32(op, own, stack)) return true;
   op.handle.callBoxed(&stack);
   return false;
@@ -262,7 +264,8 @@ bool run_kernel(const Event& event, torch::jit::Stack& stack) {
 std::atomic<bool> skip_kernels{false};
 
 void execute(Event& event, bool is_pointwise) {
-  auto stack = build_arguments(event, takes_hidden(event, is_pointwise));
+  const bool has_hidden = takes_hidden(event, is_pointwise);
+  auto stack = build_arguments(event, has_hidden);
   if (skip_kernels.load(std::memory_order_relaxed) && !event.capture) {
     for (const auto& twin : event.outputs)
       if (twin->nbytes() > 0) twin->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(twin->nbytes()));
@@ -273,7 +276,7 @@ void execute(Event& event, bool is_pointwise) {
     const ExcludedScope kernel(&event.node->counts.kernel_ticks);
     SpanScope span(SpanKind::kKernel, event.node);
     const AllocationScope allocations(event.node);
-    span.set_own(run_kernel(event, stack));
+    span.set_own(run_kernel(event, stack, has_hidden));
   }
   if (event.capture) {
     event.capture->results = std::move(stack);

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstring>
 #include <fstream>
@@ -192,6 +193,19 @@ TEST(Pool, CountsPeaks) {
   EXPECT_GE(pool.statistics().peak_used_bytes, before + (3 << 20));
   pool.reset_peak();
   EXPECT_EQ(pool.statistics().peak_used_bytes, before);
+}
+
+// As PyTorch's own allocator does, so that its error is raised.
+TEST(Pool, RefusesWhatTheSystemWouldNotGive) {
+  constexpr size_t kBytes = size_t{1} << 39;
+  void* direct = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (direct != MAP_FAILED) {
+    munmap(direct, kBytes);
+    GTEST_SKIP() << "this system promises 512 GiB";
+  }
+  EXPECT_EQ(Pool::instance().allocate(kBytes), nullptr);
+  const PoolScope scope;
+  EXPECT_THROW(c10::GetCPUAllocator()->allocate(kBytes), c10::Error);
 }
 
 TEST(Pool, ReleasingFreePagesTouchesNoUsedBlock) {

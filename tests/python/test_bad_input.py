@@ -468,3 +468,20 @@ def test_numbers_that_a_kernel_refuses(name, numerics, needs_gradient):
             else:
                 assert torch.allclose(result, expected)
             assert isinstance(expected, tuple) == any(number is one for one in refused)
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+def test_more_memory_than_there_is_is_refused(numerics):
+    """As in eager, and not once somebody touches it."""
+    step = lockstep.function(
+        lambda x, size: x.new_empty(size).numel(), when="always", numerics=numerics
+    )
+    x = torch.zeros(1)
+    for _ in range(3):
+        assert step(x, 10) == 10
+    with pytest.raises(RuntimeError) as eager:
+        x.new_empty(1 << 37)
+    with pytest.raises(RuntimeError) as own:
+        step(x, 1 << 37)
+    assert str(own.value).splitlines()[0] == str(eager.value).splitlines()[0]
+    assert step(x, 10) == 10

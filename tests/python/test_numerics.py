@@ -301,6 +301,48 @@ def test_maps_with_channels_innermost_show_to_nobody(channels_innermost):
     assert _C.fusion_statistics()["hidden_maps"] > 0
 
 
+def frozen_maps_in_bfloat16():
+    """What comes before the norm needs no gradient: PyTorch's kernel for that takes planes only."""
+    conv = nn.Conv2d(3, 16, 3, padding=1).requires_grad_(False)
+    norm = nn.GroupNorm(4, 16).to(torch.bfloat16)
+
+    def step(x):
+        norm.zero_grad()
+        z = norm(conv(x).to(torch.bfloat16))
+        z.sum().backward()
+        return z.detach(), norm.weight.grad.clone()
+
+    return step
+
+
+def a_column_as_weight():
+    """Of a table: its values are not one behind the other."""
+    first, last = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+    table = torch.randn(16, 2, requires_grad=True)
+
+    def step(x):
+        first.weight.grad = table.grad = None
+        z = F.batch_norm(first(x), None, None, table[:, 0], table[:, 1], training=True)
+        last(z.relu()).sum().backward()
+        return z.detach(), first.weight.grad.clone(), table.grad.clone()
+
+    return step
+
+
+@pytest.mark.parametrize("make", [frozen_maps_in_bfloat16, a_column_as_weight])
+def test_norms_that_are_left_to_pytorch_get_planes(channels_innermost, make):
+    torch.manual_seed(0)
+    step, x = make(), torch.randn(4, 3, 24, 24)
+    expected, own_step = step(x), default(step)
+    hidden = _C.fusion_statistics()["hidden_maps"]
+    for _ in range(8):
+        own = own_step(x)
+        _C.wait_for_kernels()
+    for ours, eager in zip(own, expected, strict=True):
+        torch.testing.assert_close(ours, eager, rtol=2e-2, atol=2e-2)
+    assert _C.fusion_statistics()["hidden_maps"] > hidden
+
+
 def test_training_with_channels_innermost_stays_with_eager(channels_innermost):
     torch.manual_seed(0)
     model = ConvolutionNet()

@@ -12,6 +12,7 @@ import lockstep
 import pytest
 import torch
 from both_ways import bits
+from torch.fx.experimental.proxy_tensor import make_fx
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -491,3 +492,16 @@ def test_least_recently_used_nodes_go_first():
     run(X, hot)
     stats = lockstep.stats(run)
     assert stats["divergences"] == 0 and stats["graph_ops"] == 3, stats  # the hot ones stayed
+
+
+@pytest.mark.parametrize("is_decorated", [False, True])
+def test_sizes_may_be_symbols_where_programs_are_traced(is_decorated):
+    layer = torch.nn.Linear(8, 4)
+    compiled = torch.compile(layer, backend="aot_eager")  # from the second size on for all sizes
+    call = lockstep.function(compiled, when="always") if is_decorated else compiled
+    for rows in (4, 4, 3, 5, 6):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(call(x), layer(x))
+    torch._dynamo.reset()
+    square = make_fx(lambda x: (x @ x.T).relu(), tracing_mode="symbolic")(x)
+    torch.testing.assert_close(square(x[:2]), (x[:2] @ x[:2].T).relu())
