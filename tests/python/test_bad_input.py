@@ -479,9 +479,12 @@ def test_more_memory_than_there_is_is_refused(numerics):
     x = torch.zeros(1)
     for _ in range(3):
         assert step(x, 10) == 10
-    with pytest.raises(RuntimeError) as eager:
-        x.new_empty(1 << 37)
+    try:
+        x.new_empty(1 << 36)
+        pytest.skip("this system promises 256 GiB")
+    except RuntimeError as error:
+        expected = str(error)
     with pytest.raises(RuntimeError) as own:
-        step(x, 1 << 37)
-    assert str(own.value).splitlines()[0] == str(eager.value).splitlines()[0]
+        step(x, 1 << 36)
+    assert str(own.value).splitlines()[0] == expected.splitlines()[0]
     assert step(x, 10) == 10
