@@ -67,12 +67,13 @@ void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& ke
                       at::ArrayRef<jit::ScalarValue> scalars) {
   const auto& spec = plan.group;
   if (!plan.prepared) plan.prepared = kernel.prepare_calls({{}, spec.call_sizes(), spec.call_strides(), {}});
-  std::vector<c10::DataPtr> memories(spec.buffers.size());  // all there, or no result has any
+  c10::SmallVector<c10::DataPtr, 16> memories;  // all there, or no result has any
   for (size_t b = 0; b < spec.buffers.size(); ++b) {
     const auto& use = group.buffers()[spec.buffers[b]];
+    auto& memory = memories.emplace_back();
     if (!use.is_produced || is_hidden(*use.storage) || use.storage->data()) continue;
     const AllocationScope allocation(group.producer_of(spec.buffers[b]));
-    memories[b] = c10::GetCPUAllocator()->allocate(use.storage->nbytes());
+    memory = c10::GetCPUAllocator()->allocate(use.storage->nbytes());
   }
   c10::SmallVector<void*, 16> buffers;
   for (size_t b = 0; b < spec.buffers.size(); ++b) {

@@ -264,11 +264,15 @@ void Kernel::run(const Prepared& known, std::span<void* const> buffers, std::spa
   }
 }
 
+size_t Kernel::scratch_bytes(const Prepared& prepared) const {
+  return scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
+}
+
 void Kernel::run_items(const Prepared& prepared) const {
-  size_t bytes = scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
+  const size_t bytes = scratch_bytes(prepared);
   int64_t grain = std::max<int64_t>(1, kGrainElements / std::max<int64_t>(prepared.item_elements, 1));
   shared_loop(0, prepared.shape.item_count, grain,
-                   [&](int64_t begin, int64_t end) { run_(prepared.words.data(), begin, end, take_scratch(bytes)); });
+              [&](int64_t begin, int64_t end) { run_(prepared.words.data(), begin, end, take_scratch(bytes)); });
 }
 
 // Rows are added up to a line of some rows, lines to a block: that is what threads share.
@@ -292,11 +296,10 @@ void Kernel::run_items_with_totals(const Prepared& prepared) const {
   const c10::DataPtr sums = create_block(totals.size() * sums_of_a_total * sizeof(double));
   for (size_t i = 0; i < totals.size(); ++i)
     totals[i].blocks = static_cast<double*>(sums.get()) + static_cast<int64_t>(i) * sums_of_a_total;
-  const size_t row_bytes = scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
   const int64_t block_elements = std::max<int64_t>(1, block_lines * line_rows * prepared.item_elements);
   shared_loop(0, block_count, std::max<int64_t>(1, kGrainElements / block_elements), [&](int64_t begin, int64_t end) {
     std::vector<int64_t> words = prepared.words;
-    char* lines = take_scratch(line_bytes + row_bytes);  // one of each total
+    char* lines = take_scratch(line_bytes + scratch_bytes(prepared));  // one of each total
     for (const RowTotal& total : totals) std::fill(total.blocks + begin * columns, total.blocks + end * columns, 0.0);
     for (int64_t line = begin * block_lines; line < std::min(end * block_lines, line_count); ++line) {
       std::memset(lines, 0, line_bytes);

@@ -45,6 +45,7 @@ class Kernel {
  private:
   Prepared prepare(const KernelCall& call) const;  // everything that follows from sizes and strides
   void bind(Prepared& prepared, std::span<void* const> buffers, std::span<const ScalarValue> scalars) const;
+  size_t scratch_bytes(const Prepared& prepared) const;  // of a thread that runs items
   void run_items(const Prepared& prepared) const;
   void run_items_with_totals(const Prepared& prepared) const;
   void run_split(Prepared& prepared) const;
