@@ -28,10 +28,18 @@ constexpr std::chrono::microseconds kUntilRest{5000};
 constexpr std::chrono::microseconds kIdle{100000};
 constexpr size_t kMaxPassed = 8;  // events that run before a group that was asked earlier
 
+void set_float_mode(unsigned mode) {
+  if (const unsigned now = _mm_getcsr(); (now & dynamic::kFloatModeBits) != mode)
+    _mm_setcsr((now & ~dynamic::kFloatModeBits) | mode);
+}
+
 }  // namespace
 
 GraphRunner::KernelScope::KernelScope()
-    : keys_(c10::default_included_set, c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView) {}
+    : float_mode_(_mm_getcsr() & dynamic::kFloatModeBits),
+      keys_(c10::default_included_set, c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView) {}
+
+GraphRunner::KernelScope::~KernelScope() { set_float_mode(float_mode_); }
 
 GraphRunner::~GraphRunner() { stop(); }
 
@@ -65,11 +73,6 @@ void GraphRunner::note_failure(dynamic::Event& event) {
 
 namespace {
 
-void adopt_float_mode(const dynamic::Event& event) {
-  if (const unsigned mode = _mm_getcsr(); (mode & dynamic::kFloatModeBits) != event.float_mode)
-    _mm_setcsr((mode & ~dynamic::kFloatModeBits) | event.float_mode);
-}
-
 bool try_add(dynamic::Fuser& fuser, dynamic::Event& event) {
   const dynamic::HiddenLayoutReader reader;  // it may restore some
   try {
@@ -94,7 +97,7 @@ void GraphRunner::run_single(dynamic::Event& event) {
   if (has_failed()) return;
   const dynamic::HiddenLayoutReader reader;
   try {
-    adopt_float_mode(event);
+    set_float_mode(event.float_mode);
     std::optional<CapturingHandler> handler;
     std::optional<c10::WarningUtils::WarningHandlerGuard> warnings;
     if (event.capture) warnings.emplace(&handler.emplace(*event.capture));
@@ -111,7 +114,7 @@ void GraphRunner::split(dynamic::Event& event) {
   if (has_failed() || channel_.pending() < 2 || channel_.is_awaited(1)) return;
   const dynamic::HiddenLayoutReader reader;
   try {
-    adopt_float_mode(event);
+    set_float_mode(event.float_mode);
     splitter_.try_split(event, channel_.front(1));
   } catch (...) {
     note_failure(event);
@@ -129,7 +132,7 @@ bool GraphRunner::accumulate(size_t ahead) {
   if (!sum || (ahead > 0 && !fuser_.is_independent(*sum))) return false;
   const dynamic::HiddenLayoutReader reader;
   try {
-    adopt_float_mode(product);
+    set_float_mode(product.float_mode);
     return dynamic::try_accumulate(product, *sum);
   } catch (...) {
     note_failure(product);
@@ -141,7 +144,7 @@ void GraphRunner::run_group(dynamic::Fuser& fuser) {
   dynamic::Event* failed = nullptr;
   const dynamic::HiddenLayoutReader reader;
   try {
-    adopt_float_mode(*fuser.first());
+    set_float_mode(fuser.first()->float_mode);
     fuser.run(failed, /*lets_go=*/true);
   } catch (...) {
     note_failure(*failed);

@@ -83,8 +83,11 @@ class GraphRunner {
 class GraphRunner::KernelScope {
  public:
   KernelScope();
+  ~KernelScope();
+  KernelScope(const KernelScope&) = delete;
 
  private:
+  const unsigned float_mode_;  // of the thread, which may be another one's; kernels run in that of who asked
   c10::impl::ForceDispatchKeyGuard keys_;
   dynamic::PoolScope pool_;
 };

@@ -421,7 +421,7 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
       return run_natively(op, stack);
     case OpKind::kAllocate: {
       count_in_graph(*node);
-      dynamic::PoolScope pool;
+      const LeadingAllocation memory(*this);
       return run_natively(op, stack);
     }
     case OpKind::kHost:
@@ -490,7 +490,7 @@ void Session::lead_compute(const OpInfo& op, torch::jit::Stack* stack, graph::No
     return run_natively(op, stack);
   }
   if (signature && can_run_on_host(op, *signature)) return run_small(op, stack, *signature);
-  if (!signature || synchronous_ || must_wait(op, args, is_resolved)) {
+  if (!signature || synchronous_ || may_lack_memory(*signature) || must_wait(op, args, is_resolved)) {
     if (signature && !synchronous_ && can_run_at_once(op, *signature)) return run_small(op, stack, *signature);
     return ask_and_wait(op, stack, node, signature);
   }

@@ -2,7 +2,10 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <sys/mman.h>
+
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -31,6 +34,23 @@ void materialize(c10::StorageImpl* user) {
 
 c10::DataPtr linked_pointer(void* data, Link* link) {
   return {data, link, &drop_link, c10::Device(c10::DeviceType::CPU)};
+}
+
+struct Mapping {
+  void* begin;
+  size_t bytes;
+};
+
+// Of an event that was never executed, since it or an earlier one failed: whoever looks finds memory, of which there is as
+// much as he touches. What failed may have been too large.
+c10::DataPtr make_zeros(size_t bytes) {
+  void* begin = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (begin == MAP_FAILED) return {nullptr, c10::Device(c10::DeviceType::CPU)};
+  const auto unmap = [](void* context) {
+    const std::unique_ptr<Mapping> mapping(static_cast<Mapping*>(context));
+    munmap(mapping->begin, mapping->bytes);
+  };
+  return {begin, new Mapping{begin, bytes}, unmap, c10::Device(c10::DeviceType::CPU)};
 }
 
 }  // namespace
@@ -134,11 +154,7 @@ void publish(Link* link) {
   auto user = link->user.lock();
   if (!user) return;  // it is dying on another thread
   dynamic::restore_from_outside(*link->twin);
-  if (auto& twin = link->twin; !twin->data_ptr().get() && twin->nbytes() > 0) {
-    // its event was never executed, since an earlier one failed: whoever looks finds memory
-    twin->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(twin->nbytes()));
-    std::memset(twin->mutable_data(), 0, twin->nbytes());
-  }
+  if (auto& twin = link->twin; !twin->data_ptr().get() && twin->nbytes() > 0) twin->set_data_ptr_noswap(make_zeros(twin->nbytes()));
   auto& pointer = user->_mutable_data_ptr_no_checks();
   pointer.release_context();
   pointer = linked_pointer(link->twin->data_ptr().get(), link);

@@ -300,7 +300,7 @@ void Session::box_and_trace(const c10::OperatorHandle& op, c10::DispatchKeySet, 
 void Session::trace_op(const OpInfo& op, torch::jit::Stack* stack, const Place& place,
                        std::optional<Reason> foreign) {
   const auto args = torch::jit::last(*stack, op.args.size());
-  const dynamic::PoolScope pool;  // the same pages as in lockstep
+  const dynamic::PoolScope pool(dynamic::PoolUse::kAtRest);  // the same pages as in lockstep
   bool known = false;
   graph::Node* node = record(op, args, place, &known);
   const Reason reason = foreign.value_or(Reason::tracing);

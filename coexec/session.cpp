@@ -13,6 +13,7 @@
 #include "coexec/event_log.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/shapes/shape_memo.h"
+#include "dynamic/threads/fork_guard.h"
 #include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
@@ -26,6 +27,7 @@ namespace {
 constexpr size_t kWindow = 1 << 11;          // events in the channel
 constexpr size_t kInPlaceWindow = 32;        // events that the leader leaves to itself at most
 constexpr size_t kMaxSignatures = 1 << 18;   // remembered by the process
+constexpr double kNotablePart = 0.03;        // of a time, of what will not come again
 const AdaptiveSpin kBrief(5e-6, 5e-6);
 constexpr uint64_t kEventsOfALook = 1 << 12;  // in a call that goes on: so often WorkerHabit hears of it
 
@@ -39,7 +41,12 @@ struct Sessions {
   std::vector<Session*> free;
 };
 Sessions& sessions() {
-  static auto* instance = new Sessions;
+  static auto* instance = [] {
+    auto* made = new Sessions;
+    dynamic::hold_across_fork(dynamic::ForkRank::kSessions, made->mutex);
+    dynamic::hold_across_fork(dynamic::ForkRank::kLinks, links_lock);
+    return made;
+  }();
   return *instance;
 }
 
@@ -53,6 +60,13 @@ struct Borrowed {
   }
 };
 thread_local Borrowed t_session;
+
+// Whether so much of a time, in ticks, went into what will not come again that the rest says little.
+bool is_notable(uint64_t preparation, uint64_t time) {
+  return static_cast<double>(preparation) > kNotablePart * static_cast<double>(time);
+}
+
+uint64_t preparation_so_far() { return dynamic::preparation_ticks.load(std::memory_order_relaxed); }
 
 }  // namespace
 
@@ -144,7 +158,7 @@ void Session::begin(Function& function, Way way) {
   rejoined_at_.reset();
   unknown_ = 0;
   traced_in_this_call_ = false;
-  preparations_before_ = dynamic::preparation_count.load(std::memory_order_relaxed);
+  preparation_before_ = preparation_so_far();
   function.forget_stale_signatures();
   phase_ = cursor_->next.empty() ? Phase::kTracing : Phase::kCoExecuting;
   if (phase_ == Phase::kTracing) {
@@ -168,9 +182,7 @@ void Session::listen(bool on) {
   tracer::listen(listening_);
 }
 
-bool Session::was_prepared() const {
-  return dynamic::preparation_count.load(std::memory_order_relaxed) != preparations_before_;
-}
+bool Session::was_prepared() const { return is_notable(preparation_so_far() - preparation_before_, __rdtsc() - call_begin_); }
 
 // Kernels run on one thread from now on, and only that one has workers.
 void Session::hand_over_cores() {
@@ -216,8 +228,7 @@ void Session::give_up_workers() {
 
 void Session::begin_stretch() {
   if (function_->adapts_workers)
-    stretch_ = {now_seconds(), function_->counters.wait_seconds, runner_.channel().asked(),
-                dynamic::preparation_count.load(std::memory_order_relaxed)};
+    stretch_ = {now_seconds(), function_->counters.wait_seconds, runner_.channel().asked(), __rdtsc(), preparation_so_far()};
 }
 
 // At the end of a call, and now and then in a long one.
@@ -226,7 +237,8 @@ void Session::adapt_workers() {
   auto& habit = function_->worker_habit;
   const Stretch ended = stretch_;
   begin_stretch();
-  const bool is_typical = ended.preparations_before == stretch_.preparations_before;
+  const bool is_typical =
+      !is_notable(stretch_.preparation_before - ended.preparation_before, stretch_.begin_ticks - ended.begin_ticks);
   if (!is_typical || !habit.note(stretch_.begin - ended.begin, stretch_.waited_before - ended.waited_before,
                                  stretch_.asked_before - ended.asked_before))
     return;
@@ -366,6 +378,12 @@ void Session::track_unpublished(Link* link) {
 void Session::publish_all() {
   std::lock_guard lock(links_lock);
   for (size_t i = unpublished_.size(); i > 0; --i) publish(unpublished_[i - 1]);
+}
+
+Session::LeadingAllocation::~LeadingAllocation() {
+  if (!pool_.is_far_ahead()) return;
+  session_.wait_done(session_.runner_.channel().asked(), /*interruptible=*/false);
+  dynamic::Pool::instance().note_rest();
 }
 
 // ---- waiting

@@ -44,7 +44,8 @@ class Session final : public tracer::OpSink {
   void end();            // at rest afterwards; throws the failure of an op that nobody waited for
   void end_quietly();    // after an exception of the user's
   bool was_recorded() const { return traced_in_this_call_; }  // some of the last call
-  bool was_prepared() const;  // some of the last call ran otherwise than it will: kernels were chosen or compiled
+  // A notable part of the last call's time went into choosing kernels and compiling them, or was longer for want of them.
+  bool was_prepared() const;
   bool is_active() const { return phase_ != Phase::kIdle; }
   Phase phase() const { return phase_; }
   Function* function() const { return function_; }
@@ -157,6 +158,7 @@ class Session final : public tracer::OpSink {
   bool must_meet_outside();
   bool can_copy(const OperandView& view);
   bool may_fail_by_value(const graph::OpInfo& op) const;
+  static bool may_lack_memory(const graph::Signature& signature);
   void ask(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
            const graph::Signature& signature);
   void ask_and_wait(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
@@ -243,6 +245,18 @@ class Session final : public tracer::OpSink {
     const Session& session_;
     dynamic::SpanScope span_;
   };
+  // Memory that the leading thread asks for itself. Where far more is in use than ever at rest, what was asked for is done
+  // first, and lets go of what it holds: else the memory of all that is ahead would be there at once.
+  class LeadingAllocation {
+   public:
+    explicit LeadingAllocation(Session& session) : session_(session) {}
+    ~LeadingAllocation();
+    LeadingAllocation(const LeadingAllocation&) = delete;
+
+   private:
+    Session& session_;
+    const dynamic::PoolScope pool_;
+  };
   // One op runs on this thread, in the middle of the hook.
   class NativeRun {
    public:
@@ -261,7 +275,7 @@ class Session final : public tracer::OpSink {
   bool yields_ = false;    // the runner's workers sleep between parallel loops
   struct Stretch {  // of Python in lockstep, of which WorkerHabit hears
     double begin = 0, waited_before = 0;
-    uint64_t asked_before = 0, preparations_before = 0;
+    uint64_t asked_before = 0, begin_ticks = 0, preparation_before = 0;
   };
   Stretch stretch_;
   bool in_place_ = false;  // events are executed by whoever waits, not behind
@@ -279,7 +293,7 @@ class Session final : public tracer::OpSink {
   int unknown_ = 0;           // sizes that were waited for since
   std::shared_ptr<CallRecorder> recorder_;  // of this call; mostly none
   bool traced_in_this_call_ = false;
-  uint64_t preparations_before_ = 0;
+  uint64_t preparation_before_ = 0;  // ticks of the process before this call
   uint32_t nodes_before_ = 0;  // this call: the graph's op nodes
   uint64_t call_ = 0;
   uint64_t call_begin_ = 0;     // by the time stamp counter

@@ -136,7 +136,7 @@ class Unboxed<Op, Result(Args...)> {
     }
     if (op.info.kind == graph::OpKind::kAllocate) {
       session->count_in_graph(*node);
-      const dynamic::PoolScope pool;
+      const Session::LeadingAllocation memory(*session);
       return run_natively(*session, op, args...);
     }
     if (session->at_once_) {
@@ -152,7 +152,8 @@ class Unboxed<Op, Result(Args...)> {
       note_known(*session, *node, *signature);
       return run_natively(*session, op, args...);
     }
-    if (session->synchronous_ || session->meets_outside() || session->may_fail_by_value(op.info))
+    if (session->synchronous_ || session->meets_outside() || session->may_fail_by_value(op.info) ||
+        Session::may_lack_memory(*signature))
       return box<&Session::box_and_compute>(op, keys, args...);
     note_known(*session, *node, *signature);
     auto& event = session->open_event(node, signature);
@@ -222,7 +223,7 @@ class Unboxed<Op, Result(Args...)> {
   // What Session::trace_op does with an op that the graph knows here.
   static Result trace(Session& session, const Known& op, graph::Node& node, c10::DispatchKeySet keys, Args... args) {
     session.begin_traced(node, graph::Reason::tracing);
-    const dynamic::PoolScope pool;
+    const dynamic::PoolScope pool(dynamic::PoolUse::kAtRest);
     if (op.info.kind == graph::OpKind::kCompute) {
       collect_words(session, op, args...);
       const auto* signature = session.find_signature(op.info, &node);

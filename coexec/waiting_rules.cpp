@@ -9,6 +9,7 @@
 #include "dynamic/kernels/kernel_table.h"
 #include "dynamic/shapes/shape_inference.h"
 #include "dynamic/threads/thread_team.h"
+#include "dynamic/vm/allocator.h"
 
 namespace lockstep::coexec {
 
@@ -216,6 +217,13 @@ bool Session::may_fail_by_value(const OpInfo& op) const {
   if (op.value_check != graph::ValueCheck::kIntegerOnly) return true;
   return std::none_of(operands_.begin(), operands_.end(), [](const OperandView& view) {
     return view.tensor && (view.tensor->is_floating_point() || view.tensor->is_complex());
+  });
+}
+
+// So much that the system may refuse it: the program hears of that where it asks, and may do with less.
+bool Session::may_lack_memory(const Signature& signature) {
+  return std::any_of(signature.outputs.begin(), signature.outputs.end(), [](const graph::Layout& output) {
+    return output.is_defined() && !dynamic::system_has(static_cast<size_t>(output.storage_bytes));
   });
 }
 

@@ -114,7 +114,7 @@ bool Fuser::try_run_fused(FusedGroup& group) {
   if (plan.slot && events[0]->is_deterministic) KernelService::instance().wait_for(*plan.slot);
   const jit::Kernel* kernel = plan.slot ? plan.slot->find() : nullptr;
   if (!kernel && !plan.group.buffers.empty()) {
-    if (plan.slot && !plan.slot->has_failed()) preparation_count.fetch_add(1, std::memory_order_relaxed);
+    waits_for_kernel_ |= plan.slot && !plan.slot->has_failed();
     return false;
   }
   c10::SmallVector<jit::ScalarValue, 16> scalars;
@@ -143,12 +143,14 @@ void Fuser::run(Event*& failed, bool lets_go) {
     fusion_statistics.groups.fetch_add(1, std::memory_order_relaxed);
     fusion_statistics.fused_events.fetch_add(events.size(), std::memory_order_relaxed);
   } else {
+    const uint64_t begin = __rdtsc();
     for (auto* event : events) {
       failed = event;
       run_alone(*event);
       if (lets_go) event->release_values();
     }
     fusion_statistics.single_events.fetch_add(events.size(), std::memory_order_relaxed);
+    if (std::exchange(waits_for_kernel_, false)) add_preparation(static_cast<double>(__rdtsc() - begin));
   }
   failed = nullptr;
   group_.clear();

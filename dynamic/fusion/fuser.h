@@ -52,6 +52,7 @@ class Fuser {
 
   FusedGroup group_;
   FusedGroup single_;  // for events of a group whose kernel is not there yet
+  bool waits_for_kernel_ = false;  // some of what runs now has none yet
   std::unordered_map<GroupKey, Plan, KeyHash> plans_;
 };
 

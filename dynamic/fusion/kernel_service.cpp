@@ -36,11 +36,13 @@ void KernelService::hold() {
   std::unique_lock lock(mutex_);
   ++held_;
   idle_.wait(lock, [this] { return !is_busy_; });
+  cache_.hold();
   lock.release();
 }
 
 void KernelService::release() {
   --held_;
+  cache_.release();
   mutex_.unlock();
   work_.notify_one();
 }
@@ -48,6 +50,7 @@ void KernelService::release() {
 // The child has no thread of ours; the condition variables still count those who waited in the parent.
 void KernelService::release_in_child() {
   held_ = 0;
+  cache_.release();
   new (&work_) std::condition_variable;
   new (&idle_) std::condition_variable;
   mutex_.unlock();
@@ -57,8 +60,10 @@ void KernelService::stop() {
   if (!is_made) return;
   auto& service = instance();
   service.hold();
+  service.is_stopped_ = true;
   service.jobs_.clear();
   service.idle_.notify_all();
+  service.cache_.release();
   service.mutex_.unlock();
 }
 
@@ -115,6 +120,7 @@ void KernelService::loop() {
     jobs_.pop_front();
     is_busy_ = true;
     lock.unlock();
+    const uint64_t begin = __rdtsc();
     auto result = [&] {
       const SpanScope span(SpanKind::kCompile);
       return cache_.get(job.spec);
@@ -126,7 +132,7 @@ void KernelService::loop() {
       job.slot->fail();
       if (failures_.size() < kKeptFailures) failures_.push_back(std::move(result.reason));
     }
-    preparation_count.fetch_add(1, std::memory_order_relaxed);  // it took a core from what ran meanwhile
+    add_preparation(static_cast<double>(__rdtsc() - begin));  // it took a core from what ran meanwhile
     is_busy_ = false;
     idle_.notify_all();
     if (jobs_.empty()) {
@@ -152,7 +158,7 @@ void KernelService::wait_for(const KernelSlot& slot) {
   if (slot.find() || slot.has_failed()) return;
   std::unique_lock lock(mutex_);
   if (!jobs_.empty()) start_thread_locked();
-  idle_.wait(lock, [&] { return slot.find() || slot.has_failed() || held_ > 0 || (jobs_.empty() && !is_busy_); });
+  idle_.wait(lock, [&] { return slot.find() || slot.has_failed() || is_stopped_ || (jobs_.empty() && !is_busy_); });
 }
 
 }  // namespace lockstep::dynamic

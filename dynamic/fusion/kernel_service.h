@@ -70,6 +70,7 @@ class KernelService {
   static constexpr size_t kKeptFailures = 64;
   std::vector<std::string> failures_;
   bool is_busy_ = false;
+  bool is_stopped_ = false;
   int held_ = 0;     // by how many the thread is kept from the next job
   int process_ = 0;  // whose thread it is: a forked child has none
 };

@@ -44,6 +44,9 @@ class KernelCache {
   std::optional<CompileResult> find(const KernelSpec& spec);
   CacheStatistics statistics() const;
   std::string path_of(const KernelSpec& spec) const;  // where its object lies, or would
+  // While the process forks nobody is in the middle of something.
+  void hold() const { mutex_.lock(); }
+  void release() const { mutex_.unlock(); }
 
  private:
   std::string key_of(const std::string& text) const;

@@ -98,6 +98,12 @@ bool fits(const Convolution& c, const ConvolutionShape& s) {
   return s.o == c.input.size(1) && out_size(c, 0, s.h) == s.oh && out_size(c, 1, s.w) == s.ow;
 }
 
+// A gradient of another size is eager's to refuse, too.
+bool is_of_result(const Tensor& gradient, const Convolution& c, const ConvolutionShape& s) {
+  const std::array<int64_t, 4> planes{s.n, s.o, s.oh, s.ow}, transposed{s.n, s.c * c.groups, s.h, s.w};
+  return gradient.sizes() == IntArrayRef(c.transposed ? transposed : planes);
+}
+
 void add_words(Problem& problem, IntArrayRef words) { problem.insert(problem.end(), words.begin(), words.end()); }
 
 double work_of(const Convolution& c) { return static_cast<double>(c.input.numel()); }
@@ -362,7 +368,7 @@ bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
   const std::array<bool, 3> mask{wanted[0], wanted[1], wanted[2]};
   if (!mask[1] && (mask[2] || !mask[0])) return false;  // PyTorch's kernel may give the weight's gradient with the bias's
   const auto s = shape_of(c);
-  if (!fits(c, s)) return false;
+  if (!fits(c, s) || !is_of_result(gradient, c, s)) return false;
   if (!is_map(gradient, c)) gradient = gradient.contiguous();  // how it lies, eager does not ask
   Tensor input, weight, bias;
   if (mask[0]) input = input_gradient(c, gradient, s);

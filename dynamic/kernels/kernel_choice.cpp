@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <unordered_map>
 
 #include "dynamic/jit/disk_cache.h"
+#include "dynamic/threads/fork_guard.h"
 #include "dynamic/vm/allocator.h"
 #include "graph/layout.h"
 
@@ -26,6 +28,12 @@ constexpr double kWorthwhile = 0.97;     // of the time of way 0, to leave it
 constexpr int kMostTimesCrowded = 8;     // then it is given up
 constexpr const char* kFileName = "kernel-choices-8.txt";  // the number is that of the format and of the ways' meaning
 
+// One for all choices: what is done under it is little.
+std::mutex& figures_mutex() {
+  static auto* instance = new std::mutex;
+  return *instance;
+}
+
 struct ProblemHash {
   size_t operator()(const Problem& problem) const { return graph::hash_words(problem); }
 };
@@ -36,7 +44,12 @@ struct Choices {
   std::unordered_map<Problem, std::unique_ptr<KernelChoice>, ProblemHash> all;
 };
 Choices& choices() {
-  static auto* instance = new Choices;
+  static auto* instance = [] {
+    auto* made = new Choices;
+    hold_across_fork(ForkRank::kChoices, made->mutex);
+    hold_across_fork(ForkRank::kFigures, figures_mutex());
+    return made;
+  }();
   return *instance;
 }
 
@@ -113,7 +126,7 @@ int KernelChoice::best_of(uint32_t ways) const {
 }
 
 int KernelChoice::pick(uint32_t allowed, uint32_t crowded, size_t peak) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(figures_mutex());
   if (settled_ >= 0) return allowed >> settled_ & 1 ? settled_ : 0;
   allowed_ = allowed | 1;
   int next = -1;  // the one that was measured least
@@ -130,7 +143,7 @@ int KernelChoice::pick(uint32_t allowed, uint32_t crowded, size_t peak) {
 }
 
 bool KernelChoice::note(int way, double ticks, size_t bytes, bool disturbed) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(figures_mutex());
   if (settled_ >= 0) return false;
   was_disturbed_ |= disturbed;
   figures_[way].count++;
@@ -147,18 +160,25 @@ bool KernelChoice::note(int way, double ticks, size_t bytes, bool disturbed) {
 }
 
 void KernelChoice::settle(int way) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(figures_mutex());
   settled_ = way;
 }
 
 int KernelChoice::settled_way() const {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(figures_mutex());
   return settled_;
 }
 
 size_t KernelChoice::bytes_of(int way) const {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(figures_mutex());
   return figures_[way].bytes;
+}
+
+double KernelChoice::lost_share(double ticks) const {
+  std::lock_guard lock(figures_mutex());
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const auto& own : figures_) fastest = std::min(fastest, own.best);
+  return std::isinf(fastest) ? 1 : std::max(0.0, 1 - fastest / ticks);
 }
 
 TrialRoom room_for_trials() {

@@ -10,7 +10,6 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
-#include <mutex>
 #include <vector>
 
 #include "dynamic/kernels/flag_scope.h"
@@ -32,6 +31,8 @@ class KernelChoice {
   // meanwhile, so that it says less, and each way will be measured more often. Returns whether this was the last one.
   bool note(int way, double ticks, size_t bytes = 0, bool disturbed = false);
   size_t bytes_of(int way) const;  // 0: not measured
+  // Of what it took, the part beyond what the fastest way took so far; all, where none was measured yet.
+  double lost_share(double ticks) const;
   void settle(int way);     // measured elsewhere
   int settled_way() const;  // -1: still measuring
 
@@ -46,7 +47,6 @@ class KernelChoice {
   void note_crowded(int way, size_t peak);
   int best_of(uint32_t ways) const;
 
-  mutable std::mutex mutex_;
   std::array<Figures, kMaxWays> figures_{};
   uint32_t allowed_ = 0;
   bool was_disturbed_ = false;
@@ -83,8 +83,12 @@ KernelChoice& choice_for(const Problem& problem);
 int known_way(const Problem& problem);
 // Writes a settled choice down for later processes, in the folder of the compiled kernels.
 void remember_choice(const Problem& problem, int way);
-// What ran otherwise than it will: a choice was being measured, a kernel was not compiled yet. Of the process.
-inline std::atomic<uint64_t> preparation_count{0};
+// By how much longer things took than they will, in ticks of the time stamp counter: a choice was being measured, a kernel
+// compiled, or not there yet. Of the process.
+inline std::atomic<uint64_t> preparation_ticks{0};
+inline void add_preparation(double ticks) {
+  preparation_ticks.fetch_add(static_cast<uint64_t>(ticks), std::memory_order_relaxed);
+}
 
 // For tests: the way to go wherever it is allowed; -1: by measurement.
 inline std::atomic<int> forced_way{-1};
@@ -141,8 +145,9 @@ void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap 
   run(way);
   const double ticks = static_cast<double>(__rdtsc() - prepared) + kPrepareShare * static_cast<double>(prepared - begin);
   if (is_settled) return;
-  preparation_count.fetch_add(1, std::memory_order_relaxed);
-  if (choice.note(way, handicap(way) * ticks / work, memory.bytes(), is_disturbed()))
+  const double figure = handicap(way) * ticks / work;
+  add_preparation(ticks * choice.lost_share(figure));
+  if (choice.note(way, figure, memory.bytes(), is_disturbed()))
     remember_choice(problem, choice.settled_way());
 }
 

@@ -4,6 +4,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "dynamic/threads/fork_guard.h"
+
 namespace lockstep::dynamic {
 
 struct ShapeMemo::State {
@@ -12,7 +14,7 @@ struct ShapeMemo::State {
   std::atomic<uint64_t> epoch{1};
 };
 
-ShapeMemo::ShapeMemo() : state_(new State) {}
+ShapeMemo::ShapeMemo() : state_(new State) { hold_across_fork(ForkRank::kShapes, state_->mutex); }
 
 ShapeMemo& ShapeMemo::instance() {
   static auto* memo = new ShapeMemo;

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "dynamic/threads/fork_guard.h"
 #include "dynamic/vm/memory_log.h"
 
 namespace lockstep::dynamic {
@@ -33,8 +34,10 @@ constexpr size_t kSlab = 256 << 10;
 constexpr size_t kGrain = 4096;
 constexpr size_t kLarge = 1 << 20, kMuchSmaller = 16;
 constexpr size_t kKnownSizes = 256;
-constexpr size_t kAsked = size_t{1} << 30;  // what is smaller will be there
-constexpr size_t kWorthwhile = 64 << 10;  // pages given up at once
+constexpr size_t kWorthwhile = 64 << 10;  // pages given up at once; smaller blocks do not matter
+constexpr size_t kShareAhead = 8, kBytesAhead = 64 << 20;  // part of what was in use at rest, and more, that may be ahead
+
+thread_local bool t_is_at_rest = false, t_is_far_ahead = false;
 
 size_t round_up(size_t bytes, size_t grain) { return (bytes + grain - 1) / grain * grain; }
 
@@ -54,16 +57,6 @@ size_t class_size(size_t index) {
   if (index < kEvenClasses) return (index + 1) * kAlignment;
   const size_t base = kEvenLimit << ((index - kEvenClasses) / 4);
   return base + (1 + (index - kEvenClasses) % 4) * (base / 4);
-}
-
-// Whether the system would give so much at once. The pool's range is promised without asking it, so that what is far too
-// much would seem to be there, until somebody touches it and the process is killed.
-bool system_has(size_t bytes) {
-  if (bytes < kAsked) return true;
-  void* probe = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (probe == MAP_FAILED) return false;
-  munmap(probe, bytes);
-  return true;
 }
 
 // Addresses from which blocks are cut; best fit, free neighbours become one at once.
@@ -154,6 +147,16 @@ struct Area {
 
 }  // namespace
 
+// The pool's range is promised without asking the system, so that what is far too much would seem to be there, until
+// somebody touches it and the process is killed.
+bool system_has(size_t bytes) {
+  if (bytes < kAskedOfSystem) return true;
+  void* probe = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (probe == MAP_FAILED) return false;
+  munmap(probe, bytes);
+  return true;
+}
+
 struct Pool::State {
   std::mutex mutex;
   char* begin = nullptr;
@@ -167,6 +170,7 @@ struct Pool::State {
   std::unordered_map<void*, Used> used;  // all but small ones
   PoolStatistics statistics;
   size_t span_peak = 0;
+  size_t peak_at_rest = 0;  // while nothing was asked for that had not been done
 
   size_t slab_number(const void* data) const { return (static_cast<const char*>(data) - slabs) / kSlab; }
   char* extend_slabs() {
@@ -201,6 +205,7 @@ struct Pool::State {
 };
 
 Pool::Pool() : state_(new State) {
+  hold_across_fork(ForkRank::kPool, state_->mutex);
   void* range = mmap(nullptr, kRange, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) return;
   char* begin = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(range), kSlab));
@@ -224,6 +229,9 @@ void* Pool::allocate(size_t bytes) {
   auto& statistics = state_->statistics;
   statistics.used_bytes += small ? class_size(index) : bytes;
   statistics.peak_used_bytes = std::max(statistics.peak_used_bytes, statistics.used_bytes);
+  auto& usual = state_->peak_at_rest;
+  if (t_is_at_rest) usual = std::max(usual, statistics.used_bytes);
+  t_is_far_ahead |= bytes >= kWorthwhile && statistics.used_bytes > usual + usual / kShareAhead + kBytesAhead;
   state_->span_peak = std::max(state_->span_peak, statistics.used_bytes);
   return block;
 }
@@ -245,7 +253,7 @@ void Pool::deallocate(void* data) {
 
 bool Pool::owns(const void* data) const {
   const auto* address = static_cast<const char*>(data);
-  return state_->begin && address >= state_->begin && address < state_->begin + kRange;
+  return state_->begin && address >= state_->begin && address < state_->slabs_end;
 }
 
 PoolStatistics Pool::statistics() {
@@ -266,6 +274,11 @@ size_t Pool::begin_span() {
 size_t Pool::span_peak() {
   std::lock_guard lock(state_->mutex);
   return std::max(state_->span_peak, state_->statistics.used_bytes);
+}
+
+void Pool::note_rest() {
+  std::lock_guard lock(state_->mutex);
+  state_->peak_at_rest = std::max(state_->peak_at_rest, state_->statistics.used_bytes);
 }
 
 void Pool::release_free_pages() {
@@ -302,8 +315,16 @@ class PoolAllocator final : public c10::Allocator {
 
 }  // namespace
 
-PoolScope::PoolScope() : before_(t_in_pool) { t_in_pool = true; }
-PoolScope::~PoolScope() { t_in_pool = before_; }
+PoolScope::PoolScope(PoolUse use) : was_in_pool_(t_in_pool), was_at_rest_(t_is_at_rest) {
+  t_in_pool = true;
+  t_is_at_rest = use == PoolUse::kAtRest;
+  t_is_far_ahead = false;
+}
+PoolScope::~PoolScope() {
+  t_in_pool = was_in_pool_;
+  t_is_at_rest = was_at_rest_;
+}
+bool PoolScope::is_far_ahead() const { return t_is_far_ahead; }
 
 void enable_pool(bool on) { pool_enabled.store(on); }
 

@@ -26,6 +26,7 @@ class Pool {
   // What is used now, and the most that was used since, on all threads; for one that asks at a time.
   size_t begin_span();
   size_t span_peak();
+  void note_rest();            // what is in use now is so at rest
   void release_free_pages();  // gives the pages of free blocks back to the system
 
  private:
@@ -34,14 +35,22 @@ class Pool {
   State* state_;
 };
 
+constexpr size_t kAskedOfSystem = size_t{1} << 30;  // what is smaller will be there
+bool system_has(size_t bytes);                    // whether it would give so much at once
+
+// Whether something was asked for meanwhile that is not done: it may hold memory that would be free by now.
+enum class PoolUse { kAhead, kAtRest };
+
 class PoolScope {
  public:
-  PoolScope();
+  explicit PoolScope(PoolUse use = PoolUse::kAhead);
   ~PoolScope();
   PoolScope(const PoolScope&) = delete;
+  // When this thread asked for something since, far more was in use than ever at rest: what is ahead holds the difference.
+  bool is_far_ahead() const;
 
  private:
-  bool before_;
+  bool was_in_pool_, was_at_rest_;
 };
 
 // From now on c10's CPU allocator looks here first. Idempotent.

@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "dynamic/threads/fork_guard.h"
+
 namespace lockstep::dynamic {
 
 namespace {
@@ -41,7 +43,11 @@ struct State {
   }
 };
 State& state() {
-  static auto* instance = new State;  // outlives static destruction: tensors may still be held
+  static auto* instance = [] {
+    auto* made = new State;  // outlives static destruction: tensors may still be held
+    hold_across_fork(ForkRank::kMemoryLog, made->mutex);
+    return made;
+  }();
   return *instance;
 }
 

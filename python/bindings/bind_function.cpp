@@ -45,7 +45,7 @@ PyObject* call_eagerly(Function& function, PyObject* callable, PyObject* args, P
   function.counters.calls++;
   function.counters.reasons[static_cast<int>(graph::Reason::slower)]++;
   const dynamic::SpanScope span(dynamic::SpanKind::kEagerCall, function.graph.entry());
-  const dynamic::PoolScope pool;  // the same pages as in lockstep
+  const dynamic::PoolScope pool(dynamic::PoolUse::kAtRest);  // the same pages as in lockstep
   return PyObject_Call(callable, args, kwargs);
 }
 

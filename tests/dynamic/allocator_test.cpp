@@ -5,7 +5,10 @@
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -302,6 +305,48 @@ TEST(PoolScope, RawAllocationsWork) {
   EXPECT_TRUE(Pool::instance().owns(raw));
   allocator->raw_deallocate(raw);
   EXPECT_EQ(at::empty({0}).storage().nbytes(), 0u);
+}
+
+TEST(Pool, IsWholeInAForkedChild) {
+  auto& pool = Pool::instance();
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) pool.deallocate(pool.allocate(1 << 20));
+  });
+  for (int i = 0; i < 300; ++i) {
+    void* block = pool.allocate(1 << 20);
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);  // where the other thread held the pool's lock
+      pool.deallocate(block);
+      _exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    pool.deallocate(block);
+    if (status != 0) break;
+  }
+  stop = true;
+  other.join();
+}
+
+TEST(PoolScope, SaysThatFarMoreIsInUseThanEverAtRest) {
+  constexpr size_t kBlock = size_t{16} << 20;
+  install_pool();
+  auto* allocator = c10::GetCPUAllocator();
+  std::vector<c10::DataPtr> kept;
+  size_t enough = 0;
+  {
+    const PoolScope pool;
+    for (; enough < 1000 && !pool.is_far_ahead(); ++enough) kept.push_back(allocator->allocate(kBlock));
+    EXPECT_LT(enough, 1000u);
+    EXPECT_GT(enough * kBlock, size_t{64} << 20);
+  }
+  Pool::instance().note_rest();  // so much is in use, and nothing is ahead
+  const PoolScope pool;
+  kept.push_back(allocator->allocate(kBlock));
+  EXPECT_FALSE(pool.is_far_ahead());
 }
 
 }  // namespace

@@ -124,17 +124,17 @@ TEST(ByFloat32Choice, SettlesAndStays) {
   const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble));
   uint64_t prepared = 0;
   for (int call = 0; call < 12; ++call) {
-    prepared = preparation_count;
+    prepared = preparation_ticks;
     Stack stack{left, right};
     ASSERT_TRUE(try_by_float32(op, find_own_kernel(op), stack));
     EXPECT_LE((stack[0].toTensor().to(at::kDouble) - exact).abs().max().item<double>(), 0x1p-7 * exact.abs().max().item<double>());
   }
-  EXPECT_EQ(prepared, preparation_count);  // the last call measured nothing
+  EXPECT_EQ(prepared, preparation_ticks);  // the last call measured nothing
   for (int64_t depth = 300; depth < 320; ++depth) {  // nor do others of about these sizes
     Stack stack{at::randn({200, depth}).to(at::kBFloat16), at::randn({depth, 200}).to(at::kBFloat16)};
     ASSERT_TRUE(try_by_float32(op, find_own_kernel(op), stack));
   }
-  EXPECT_EQ(prepared, preparation_count);
+  EXPECT_EQ(prepared, preparation_ticks);
   for (const auto& mixed : {Stack{left, right.to(at::kFloat)}, Stack{left.to(at::kFloat), right}}) {
     Stack stack = mixed;
     EXPECT_FALSE(try_by_float32(op, find_own_kernel(op), stack));  // PyTorch's kernel refuses them

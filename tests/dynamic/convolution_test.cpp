@@ -120,6 +120,21 @@ void expect_agreement(const Case& p, bool in_any_order, int calls) {
   }
 }
 
+TEST(ConvolutionBackward, LeavesAGradientOfAnotherSizeToEager) {
+  const auto x = at::randn({2, 17, 12, 12}), w = at::randn({17, 17, 3, 3});
+  const auto try_with = [&](const at::Tensor& gradient, bool transposed) {
+    torch::jit::Stack stack{gradient, x, w, c10::IValue(), std::vector<int64_t>{1, 1}, std::vector<int64_t>{1, 1},
+                            std::vector<int64_t>{1, 1}, transposed, std::vector<int64_t>{0, 0}, 1,
+                            c10::List<bool>({true, true, false})};
+    return try_convolution_backward(stack);
+  };
+  for (const bool transposed : {false, true}) {
+    EXPECT_TRUE(try_with(at::randn({2, 17, 12, 12}), transposed));
+    for (const auto& sizes : std::vector<std::vector<int64_t>>{{2, 17, 6, 6}, {1, 17, 12, 12}, {2, 16, 12, 12}, {2, 17, 12, 13}})
+      EXPECT_FALSE(try_with(at::randn(sizes), transposed)) << sizes;
+  }
+}
+
 TEST_P(Convolutions, AllWaysAgree) { expect_agreement(GetParam(), /*in_any_order=*/false, kEnough); }
 
 TEST_P(Convolutions, EachWayAgrees) {

@@ -79,13 +79,35 @@ TEST(KernelChoice, ASettledWayThatIsNotAllowedNowIsNotTaken) {
   EXPECT_EQ(choice.pick(0b011), 0);
 }
 
-TEST(KernelChoice, CallsThatMeasureAreCounted) {
+void spin(uint64_t ticks) {
+  for (const uint64_t end = __rdtsc() + ticks; __rdtsc() < end;) continue;
+}
+
+TEST(KernelChoice, WhatASlowerWayTookLongerIsPreparation) {
   setenv("LOCKSTEP_CACHE", "", 1);
   forget_choices();
-  const uint64_t before = preparation_count.load();
-  for (int call = 0; call < 10; ++call) run_chosen({77}, 0b11, 1, [](int) {});
-  EXPECT_GE(preparation_count.load(), before + 4);  // two ways, each twice, or more often where they are near
-  EXPECT_LE(preparation_count.load(), before + 8);
+  constexpr uint64_t kFast = 1000000, kSlow = 4000000;
+  const auto call = [&] { run_chosen({77}, 0b11, 1, [](int way) { spin(way == 0 ? kFast : kSlow); }); };
+  const uint64_t before = preparation_ticks.load();
+  call();
+  EXPECT_GE(preparation_ticks.load(), before + kFast) << "how fast the others are is not known yet";
+  int calls = 1;
+  for (; choice_for({77}).settled_way() < 0; ++calls) {
+    ASSERT_LT(calls, 30);
+    call();
+  }
+  const uint64_t settled = preparation_ticks.load();
+  call();
+  EXPECT_EQ(preparation_ticks.load(), settled);
+}
+
+TEST(KernelChoice, OfAWayNoSlowerThanTheOthersNothingIsLost) {
+  KernelChoice choice;
+  EXPECT_EQ(choice.lost_share(100), 1);
+  choice.pick(0b11);
+  choice.note(0, 100);
+  EXPECT_EQ(choice.lost_share(80), 0);
+  EXPECT_EQ(choice.lost_share(200), 0.5);
 }
 
 TEST(KernelChoice, AWayMayHaveAHandicap) {

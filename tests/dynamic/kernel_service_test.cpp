@@ -40,13 +40,14 @@ int run_in_child(Body&& body) {
 
 TEST(KernelService, WhatRunsWhileItCompilesIsNotTypical) {
   auto& service = KernelService::instance();
-  const auto before = preparation_count.load();
+  const auto before = preparation_ticks.load();
   service.request(spec_number(5000));
   service.wait();
-  EXPECT_EQ(preparation_count.load(), before + 1);
+  const auto after = preparation_ticks.load();
+  EXPECT_GT(after, before);
   service.request(spec_number(5000));  // it is there
   service.wait();
-  EXPECT_EQ(preparation_count.load(), before + 1);
+  EXPECT_EQ(preparation_ticks.load(), after);
 }
 
 TEST(KernelService, CompilesInAForkedChildToo) {

@@ -257,10 +257,10 @@ TEST_F(Products, RoundNothingWhereConvolutionsMay) {
   auto& context = at::globalContext();
   context.setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV, at::Float32Precision::BF16);
   forced_way = 3;
-  const auto before = preparation_count.load();
+  const auto before = preparation_ticks.load();
   torch::jit::Stack stack{left, right};
   EXPECT_TRUE(try_mm(stack));
-  EXPECT_GT(preparation_count.load(), before) << "the others are measured, that one is not taken";
+  EXPECT_GT(preparation_ticks.load(), before) << "the others are measured, that one is not taken";
   forced_way = -1;
   context.setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV, at::Float32Precision::NONE);
   expect_near(stack[0].toTensor(), left.to(at::kDouble).mm(right.to(at::kDouble)));

@@ -488,3 +488,30 @@ def test_more_memory_than_there_is_is_refused(numerics):
         step(x, 1 << 36)
     assert str(own.value).splitlines()[0] == expected.splitlines()[0]
     assert step(x, 10) == 10
+
+
+@pytest.mark.parametrize("runner", ["behind", "inplace"])
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+def test_a_program_may_do_with_less_memory(numerics, runner):
+    """What is refused is caught where eager catches it, and nothing is left of it."""
+    x = torch.arange(4.0)
+
+    def attempt(size):
+        try:
+            large = x[:1].expand(size).clone()
+        except RuntimeError:
+            large = torch.zeros(3)
+        return large.numel(), [(x + k).sum().item() for k in range(3)], x * 2
+
+    try:
+        torch.zeros(1 << 37)
+        pytest.skip("this system promises 512 GiB")
+    except RuntimeError:
+        pass
+    step = lockstep.function(attempt, when="always", numerics=numerics, runner=runner)
+    for size in (10, 10, 10, 11, 12, 1 << 37, 10, 1 << 37):
+        size_now, sums, doubled = step(size)
+        assert size_now == (3 if size == 1 << 37 else size)
+        assert sums == [6.0, 10.0, 14.0]
+        assert doubled.tolist() == [0.0, 2.0, 4.0, 6.0]
+        assert not lockstep._C.is_active()

@@ -127,6 +127,42 @@ def test_a_group_without_a_kernel_keeps_no_more_than_eager(tmp_path, monkeypatch
     assert peak(step) <= peak(chain)  # what it had to compile is not there yet, or just so
 
 
+AHEAD = """
+import sys
+import lockstep
+import torch
+
+X = torch.rand(4 << 20)
+
+def copies(count):
+    total = X.new_zeros(())
+    for _ in range(count):
+        copy = torch.empty_like(X)
+        copy.copy_(X)
+        copy.sqrt_()
+        total = total + copy.sum()
+    return total
+
+step = lockstep.function(copies, when="always", numerics=sys.argv[1], runner=sys.argv[2])
+for _ in range(3):
+    step(3).item()
+lockstep._C.count_memory(True)
+step(60).item()
+print(lockstep._C.memory_count()["peak_bytes"])
+"""
+
+
+@pytest.mark.parametrize("runner", ["behind", "inplace"])
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+def test_what_is_ahead_holds_little_memory(numerics, runner):
+    """Buffers of 16 MB, of which eager has two at a time; the leading thread asks for 60."""
+    done = subprocess.run(
+        [sys.executable, "-c", AHEAD, numerics, runner], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 12 * 16 << 20
+
+
 def test_a_plot(tmp_path):
     pytest.importorskip("matplotlib")
     step, _, _ = make_step()

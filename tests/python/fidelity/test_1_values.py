@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 
+import lockstep
 import numpy as np
 import pytest
 import torch
@@ -273,6 +275,40 @@ def test_flush_denormal_changed():
 
     kept, flushed, again = check(make)[-1]["result"][1:]
     assert any(kept["data"]) and not any(flushed["data"]) and any(again["data"])
+
+
+def test_flush_denormal_of_another_thread_that_reads():
+    """In place it computes what it reads itself, as the thread that asked for it would."""
+    if not torch.set_flush_denormal(False) or not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush denormals")
+    torch.set_flush_denormal(False)
+    asked, shared, found = threading.Event(), [], []
+
+    def read():
+        asked.wait(60)
+        found.append((torch.tensor([1e-40]) * 1).item())
+        found.append(shared[-1].sum().item())
+        found.append((torch.tensor([1e-40]) * 1).item())
+
+    reader = threading.Thread(target=read)
+
+    @lockstep.function(when="always", numerics="default", runner="inplace")
+    def step(x, is_read):
+        shared.append(((x * 2).exp() + 1).relu())
+        if is_read:
+            asked.set()
+            reader.join(60)
+        return shared[-1]
+
+    reader.start()
+    try:
+        torch.set_flush_denormal(True)
+        for is_read in (*[False] * 5, True):
+            last = step(torch.rand(1000), is_read)
+    finally:
+        torch.set_flush_denormal(False)
+    assert found[0] == found[2] > 0
+    assert found[1] == pytest.approx(last.sum().item())
 
 
 @item("1.thread-count")
