@@ -277,6 +277,7 @@ def test_flush_denormal_changed():
     assert any(kept["data"]) and not any(flushed["data"]) and any(again["data"])
 
 
+@item("1.flush-denormal")
 def test_flush_denormal_of_another_thread_that_reads():
     """In place it computes what it reads itself, as the thread that asked for it would."""
     if not torch.set_flush_denormal(False) or not torch.set_flush_denormal(True):
