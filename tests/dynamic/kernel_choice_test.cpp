@@ -113,9 +113,7 @@ TEST(KernelChoice, OfAWayNoSlowerThanTheOthersNothingIsLost) {
 TEST(KernelChoice, AWayMayHaveAHandicap) {
   setenv("LOCKSTEP_CACHE", "", 1);
   forget_choices();
-  const auto wait = [](int way) {
-    for (const uint64_t end = __rdtsc() + (way == 0 ? 200000 : 150000); __rdtsc() < end;) continue;
-  };
+  const auto wait = [](int way) { spin(way == 0 ? 200000 : 150000); };
   for (int call = 0; call < 20; ++call)
     run_chosen({79}, 0b11, 1, [](int way) { return way == 1 ? 3.0 : 1.0; }, needs_nothing, [](int) {}, wait);
   EXPECT_EQ(choice_for({79}).settled_way(), 0);

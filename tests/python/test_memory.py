@@ -132,7 +132,7 @@ import sys
 import lockstep
 import torch
 
-X = torch.rand(4 << 20)
+X = torch.rand(8 << 20)
 
 def copies(count):
     total = X.new_zeros(())
@@ -152,15 +152,18 @@ print(lockstep._C.memory_count()["peak_bytes"])
 """
 
 
-@pytest.mark.parametrize("runner", ["behind", "inplace"])
-@pytest.mark.parametrize("numerics", ["strict", "default"])
+@pytest.mark.parametrize(
+    ("numerics", "runner"), [("strict", "behind"), ("default", "behind"), ("default", "inplace")]
+)
 def test_what_is_ahead_holds_little_memory(numerics, runner):
-    """Buffers of 16 MB, of which eager has two at a time; the leading thread asks for 60."""
+    """Buffers of 32 MB, of which eager has two at a time; the leading thread asks for 60, in place
+    for 8 before it computes. Strict and in place nothing is ahead.
+    """
     done = subprocess.run(
         [sys.executable, "-c", AHEAD, numerics, runner], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 12 * 16 << 20
+    assert int(done.stdout) < 7 * 32 << 20
 
 
 def test_a_plot(tmp_path):
