@@ -32,6 +32,8 @@ constexpr int kMaxCallsOfASample = 64;
 // Calls after a change of the way that do not count: workers and caches change hands, and the system has to move threads
 // that share a core apart.
 constexpr int kSkipped = 2, kMaxSkipped = 100;
+constexpr int kSkippedAtAGlance = 1;
+constexpr double kClearAtAGlance = 0.95;  // of the time that calls take so far: calls run so until they are measured
 constexpr double kSettling = 0.03;  // seconds
 constexpr int kMinPasses = 2;      // through the rounds: one may meet a machine that is busy with other things
 constexpr int kMinPassesOfShort = 4;  // where a sample is several calls: what disturbs one weighs more, and they cost little
@@ -111,6 +113,7 @@ const char* way_name(Way way) {
 
 Way Policy::choose() const {
   switch (state_) {
+    case State::kGlancing:
     case State::kMeasuring: return way_of_round(passes_, round_);
     case State::kSettled: return figures_.way;
     default: return warm_up_way_;
@@ -119,17 +122,20 @@ Way Policy::choose() const {
 
 void Policy::guess(double seconds_an_op) { warm_up_way_ = seconds_an_op < kTinyOp ? Way::kYielding : Way::kBehind; }
 
+void Policy::begin_round(bool is_another_way) {
+  seen_ = 0;
+  settling_ = sum_ = lost_ = 0;
+  summed_calls_ = lost_calls_ = 0;
+  skipped_ = !is_another_way ? 0 : state_ == State::kGlancing ? kSkippedAtAGlance : kSkipped;
+}
+
 void Policy::start(State state) {
   state_ = state;
   round_ = 0;
   passes_ = 0;
-  seen_ = 0;
-  skipped_ = kSkipped;
-  settling_ = sum_ = 0;
-  summed_calls_ = 0;
-  lost_ = 0;
-  lost_calls_ = 0;
+  begin_round(/*is_another_way=*/true);
   if (state == State::kMeasuring) measuring_seconds_ = 0, lost_seconds_.fill(0);
+  if (state == State::kWarmUp) warm_calls_ = 0;
   is_dropped_.fill(false);
   passed_over_ = 0;
   measured_calls_.fill(0);
@@ -171,15 +177,28 @@ void Policy::next_round() {
   do {
     if (++round_ < kRounds) continue;
     round_ = 0;
+    if (state_ == State::kGlancing) return end_glance();
     ++passes_;
     drop_slow_ways();
     const int least = has_short_calls_ ? kMinPassesOfShort : 0;
     if (passes_ == kMaxPasses || (passes_ >= least && is_clear())) return decide();
   } while (is_dropped_[static_cast<int>(choose())]);
-  seen_ = 0;
-  settling_ = sum_ = lost_ = 0;
-  summed_calls_ = lost_calls_ = 0;
-  skipped_ = choose() == last ? 0 : kSkipped;
+  begin_round(/*is_another_way=*/choose() != last);
+}
+
+// What disturbs a call makes it slower: the faster of two says more.
+void Policy::end_glance() {
+  const auto fastest = [this](Way way) {
+    const auto& samples = samples_[static_cast<int>(way)];
+    const bool is_known = !is_dropped_[static_cast<int>(way)] && !samples.empty();
+    return is_known ? *std::min_element(samples.begin(), samples.end()) : std::numeric_limits<double>::infinity();
+  };
+  Way best = warm_up_way_;
+  for (const Way way : kTurns)
+    if (fastest(way) < fastest(best)) best = way;
+  if (fastest(best) < kClearAtAGlance * fastest(warm_up_way_)) warm_up_way_ = best;
+  has_glanced_ = true;
+  start(State::kWarmUp);
 }
 
 // A way that is many times slower than another costs more to measure than all the others.
@@ -261,35 +280,43 @@ void Policy::adopt(Way way) {
   settle(kAdoptedSettle);
 }
 
-void Policy::note(Way way, double seconds, bool is_untypical) {
+void Policy::note_measured(Way way, double seconds, bool does_count) {
+  ++measured_calls_[static_cast<int>(way)];
+  measuring_seconds_ += seconds;
+  if (does_count && is_lost(seconds)) {
+    is_dropped_[static_cast<int>(way)] = true;
+    return next_round();
+  }
+  if (is_settling(seconds)) return;
+  if (!does_count && passed_over_ < kMaxPassedOver) {
+    ++passed_over_;
+    return;
+  }
+  sum_ += seconds;
+  if (++summed_calls_ < kMaxCallsOfASample && sum_ < kSampleSeconds) return;
+  has_short_calls_ = summed_calls_ > 1;
+  auto& samples = samples_[static_cast<int>(way)];
+  samples.push_back(std::exchange(sum_, 0) / std::exchange(summed_calls_, 0));
+  if (state_ == State::kGlancing || samples.size() % kSamples == 0) next_round();
+}
+
+void Policy::note(Way way, double seconds, CallKind kind) {
   ++seen_;
   switch (state_) {
     case State::kWarmUp:
-      warm_calls_ = is_untypical ? 0 : warm_calls_ + 1;
-      if (warm_calls_ >= kWarmCalls || seen_ >= kMaxWarmCalls) start(State::kMeasuring);
+      warm_calls_ = kind == CallKind::kTypical ? warm_calls_ + 1 : 0;
+      if (!has_glanced_ && kind != CallKind::kRecorded)
+        start(State::kGlancing);
+      else if (warm_calls_ >= kWarmCalls || seen_ >= kMaxWarmCalls)
+        start(State::kMeasuring);
       return;
-    case State::kMeasuring: {
-      ++measured_calls_[static_cast<int>(way)];
-      measuring_seconds_ += seconds;
-      if (!is_untypical && is_lost(seconds)) {
-        is_dropped_[static_cast<int>(way)] = true;
-        return next_round();
-      }
-      if (is_settling(seconds)) return;
-      if (is_untypical && passed_over_ < kMaxPassedOver) {
-        ++passed_over_;
-        return;
-      }
-      sum_ += seconds;
-      if (++summed_calls_ < kMaxCallsOfASample && sum_ < kSampleSeconds) return;
-      has_short_calls_ = summed_calls_ > 1;
-      auto& samples = samples_[static_cast<int>(way)];
-      samples.push_back(std::exchange(sum_, 0) / std::exchange(summed_calls_, 0));
-      if (samples.size() % kSamples == 0) next_round();
-      return;
-    }
+    case State::kGlancing:
+      // Only co-executed calls get on with it: eager has to wait until they can show what they are worth.
+      if (kind == CallKind::kPrepared) is_dropped_[static_cast<int>(Way::kEager)] = true;
+      return note_measured(way, seconds, kind != CallKind::kRecorded);
+    case State::kMeasuring: return note_measured(way, seconds, kind == CallKind::kTypical);
     case State::kSettled:
-      is_for_drift_ = !is_untypical && has_drifted(seconds);
+      is_for_drift_ = kind == CallKind::kTypical && has_drifted(seconds);
       if (++settled_for_ >= settle_calls_ || is_for_drift_) start(State::kMeasuring);
       return;
   }

@@ -19,18 +19,22 @@ enum class Way : uint8_t {
 constexpr int kWayCount = 4;
 const char* way_name(Way way);
 
+// What the time of a call says: all that such calls take, what they take while kernels are chosen and compiled, or what
+// recording takes.
+enum class CallKind : uint8_t { kTypical, kPrepared, kRecorded };
+
 class Policy {
  public:
   // How the next call shall run.
   Way choose() const;
-  // Until it is measured how fast the ways are, by what a recorded call took an op: where ops are tiny, workers that wait
-  // awake are in Python's way.
+  // Until a first glance at all ways, by what a recorded call took an op: where ops are tiny, workers that wait awake are
+  // in Python's way.
   void guess(double seconds_an_op);
   // Begins with what a function like this one chose, and measures later.
   void adopt(Way way);
-  // After a call that ran as chosen. One that was recorded, or whose kernels were chosen or compiled meanwhile, says
-  // nothing about the speed of either way.
-  void note(Way way, double seconds, bool is_untypical);
+  // After a call that ran as chosen. Only typical ones decide; what prepared ones take is good enough for a glance, which
+  // says how calls run until enough typical ones have come.
+  void note(Way way, double seconds, CallKind kind);
 
   struct Figures {
     std::array<double, kWayCount> seconds{};  // of a call, at the last measurement; 0: not measured yet
@@ -41,9 +45,12 @@ class Policy {
   Figures figures() const { return figures_; }
 
  private:
-  enum class State : uint8_t { kWarmUp, kMeasuring, kSettled };
+  enum class State : uint8_t { kWarmUp, kGlancing, kMeasuring, kSettled };
   void start(State state);
+  void begin_round(bool is_another_way);
+  void note_measured(Way way, double seconds, bool does_count);
   void next_round();
+  void end_glance();
   bool is_settling(double seconds);
   Way fastest_measured() const;
   void drop_slow_ways();
@@ -55,6 +62,7 @@ class Policy {
 
   State state_ = State::kWarmUp;
   Way warm_up_way_ = Way::kBehind;
+  bool has_glanced_ = false;
   Figures figures_;
   std::array<std::vector<double>, kWayCount> samples_;
   std::array<bool, kWayCount> is_dropped_{};  // clearly slower than another: not measured further

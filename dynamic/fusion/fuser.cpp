@@ -114,7 +114,7 @@ bool Fuser::try_run_fused(FusedGroup& group) {
   if (plan.slot && events[0]->is_deterministic) KernelService::instance().wait_for(*plan.slot);
   const jit::Kernel* kernel = plan.slot ? plan.slot->find() : nullptr;
   if (!kernel && !plan.group.buffers.empty()) {
-    waits_for_kernel_ |= plan.slot && !plan.slot->has_failed();
+    if (plan.slot && !plan.slot->has_failed()) awaited_ = plan.slot.get();
     return false;
   }
   c10::SmallVector<jit::ScalarValue, 16> scalars;
@@ -130,10 +130,16 @@ bool Fuser::try_run_fused(FusedGroup& group) {
   return true;
 }
 
-void Fuser::run_alone(Event& event) {
+// Whether its kernel is still to come.
+bool Fuser::run_alone(Event& event) {
   const bool is_run = single_.try_add(event) && try_run_fused(single_);
   single_.clear();
-  if (!is_run) execute(event, has_pointwise_body(event.op()));
+  if (is_run) return false;
+  KernelSlot* const awaited = std::exchange(awaited_, nullptr);
+  const uint64_t begin = __rdtsc();
+  execute(event, has_pointwise_body(event.op()));
+  if (awaited) awaited->miss(__rdtsc() - begin);
+  return awaited;
 }
 
 void Fuser::run(Event*& failed, bool lets_go) {
@@ -143,14 +149,18 @@ void Fuser::run(Event*& failed, bool lets_go) {
     fusion_statistics.groups.fetch_add(1, std::memory_order_relaxed);
     fusion_statistics.fused_events.fetch_add(events.size(), std::memory_order_relaxed);
   } else {
+    KernelSlot* const awaited = std::exchange(awaited_, nullptr);
+    bool is_preparation = awaited;
     const uint64_t begin = __rdtsc();
     for (auto* event : events) {
       failed = event;
-      run_alone(*event);
+      is_preparation |= run_alone(*event);
       if (lets_go) event->release_values();
     }
     fusion_statistics.single_events.fetch_add(events.size(), std::memory_order_relaxed);
-    if (std::exchange(waits_for_kernel_, false)) add_preparation(static_cast<double>(__rdtsc() - begin));
+    const uint64_t ticks = __rdtsc() - begin;
+    if (awaited) awaited->miss(ticks);
+    if (is_preparation) add_preparation(static_cast<double>(ticks));
   }
   failed = nullptr;
   group_.clear();

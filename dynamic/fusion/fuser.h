@@ -48,11 +48,11 @@ class Fuser {
   Plan& find_plan(FusedGroup& group);
   bool try_run_fused(FusedGroup& group);
   void run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& kernel, at::ArrayRef<jit::ScalarValue> scalars);
-  void run_alone(Event& event);
+  bool run_alone(Event& event);
 
   FusedGroup group_;
   FusedGroup single_;  // for events of a group whose kernel is not there yet
-  bool waits_for_kernel_ = false;  // some of what runs now has none yet
+  KernelSlot* awaited_ = nullptr;  // of the group that was just tried, where its kernel is still to come
   std::unordered_map<GroupKey, Plan, KeyHash> plans_;
 };
 

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <new>
 
 #include "dynamic/kernels/kernel_choice.h"
@@ -110,14 +111,23 @@ void KernelService::start_thread_locked() {
   std::thread([this] { loop(); }).detach();
 }
 
+// The first of those that were missed most.
+KernelService::Job KernelService::take_job_locked() {
+  const auto place = std::max_element(jobs_.begin(), jobs_.end(), [](const Job& one, const Job& other) {
+    return one.slot->missed() < other.slot->missed();
+  });
+  Job job = std::move(*place);
+  jobs_.erase(place);
+  return job;
+}
+
 void KernelService::loop() {
   pthread_setname_np(pthread_self(), "lockstep-jit");
   setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread alone, on Linux
   std::unique_lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [this] { return !jobs_.empty() && held_ == 0; });
-    auto job = std::move(jobs_.front());
-    jobs_.pop_front();
+    auto job = take_job_locked();
     is_busy_ = true;
     lock.unlock();
     const uint64_t begin = __rdtsc();

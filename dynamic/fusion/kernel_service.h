@@ -1,9 +1,9 @@
-// Compiles kernels beside the run: a group asks for its kernel, runs op by op until it is there, and never waits.
+// Compiles kernels beside the run: a group asks for its kernel, runs op by op until it is there, and never waits. Those come
+// first for want of which most time was spent so far.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,10 +25,14 @@ class KernelSlot {
     kept_ = std::move(kernel);
     kernel_.store(kept_.get(), std::memory_order_release);
   }
+  // A group ran so long, op by op, for want of it.
+  void miss(uint64_t ticks) { missed_.fetch_add(ticks, std::memory_order_relaxed); }
+  uint64_t missed() const { return missed_.load(std::memory_order_relaxed); }
 
  private:
   std::atomic<const jit::Kernel*> kernel_{nullptr};
   std::atomic<bool> has_failed_{false};
+  std::atomic<uint64_t> missed_{0};
   std::shared_ptr<const jit::Kernel> kept_;
 };
 
@@ -54,6 +58,7 @@ class KernelService {
   };
   KernelService();
   void start_thread_locked();
+  Job take_job_locked();
   void loop();
   void hold();  // until the thread does nothing; the mutex stays locked
   void release();
@@ -66,7 +71,7 @@ class KernelService {
   std::mutex mutex_;
   std::unordered_map<jit::KernelSpec, std::shared_ptr<KernelSlot>, SpecHash> slots_;  // all that were asked for
   std::condition_variable work_, idle_;
-  std::deque<Job> jobs_;
+  std::vector<Job> jobs_;
   static constexpr size_t kKeptFailures = 64;
   std::vector<std::string> failures_;
   bool is_busy_ = false;

@@ -18,6 +18,7 @@ namespace py = pybind11;
 
 namespace lockstep::bindings {
 
+using coexec::CallKind;
 using coexec::Function;
 using coexec::Session;
 using coexec::Way;
@@ -49,9 +50,9 @@ PyObject* call_eagerly(Function& function, PyObject* callable, PyObject* args, P
   return PyObject_Call(callable, args, kwargs);
 }
 
-void note_time(Function& function, Way way, double seconds, bool is_untypical) {
+void note_time(Function& function, Way way, double seconds, CallKind kind) {
   const auto before = function.policy.figures().measurements;
-  function.policy.note(way, seconds, is_untypical);
+  function.policy.note(way, seconds, kind);
   const auto figures = function.policy.figures();
   if (figures.measurements == before) return;
   if (!function.way_problem.empty()) coexec::remember_way(function.way_problem, figures.way);
@@ -112,10 +113,11 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
     }
   }
   const double seconds = now_seconds() - begin;
-  const bool is_typical = way == Way::kEager || (!session.was_recorded() && !session.was_prepared());
   if (is_measured && result) {
     if (function.counters.calls == 1) function.policy.guess(seconds / std::max<double>(1, function.counters.ops));
-    note_time(function, way, seconds, !is_typical);
+    const auto kind = way == Way::kEager ? CallKind::kTypical : session.was_recorded() ? CallKind::kRecorded
+                      : session.was_prepared() ? CallKind::kPrepared : CallKind::kTypical;
+    note_time(function, way, seconds, kind);
   }
   const bool has_choice = is_measured || function.adapts_workers;
   if (has_choice && result && function.way_problem.empty() && !session.was_recorded()) recall_way(function);

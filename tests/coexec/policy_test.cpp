@@ -13,14 +13,17 @@ namespace {
 // Warm-up, then each way twice: three calls that count, after two that do not where the way has changed. Enough where
 // a way takes half as long as the others.
 constexpr int kCallsOfAPass = 8 * 3 + 7 * 2;
-constexpr int kCallsToChoose = 5 + kCallsOfAPass;
-constexpr int kCallsWhereUnclear = 5 + 6 * kCallsOfAPass;
+// Before: one that begins, and a glance, with a call of each way twice, after one that does not count where it changed.
+constexpr int kCallsOfAGlance = 1 + 8 + 8 - 1;
+constexpr int kCallsOfWarmUp = kCallsOfAGlance + 5;
+constexpr int kCallsToChoose = kCallsOfWarmUp + kCallsOfAPass;
+constexpr int kCallsWhereUnclear = kCallsOfWarmUp + 6 * kCallsOfAPass;
 
 // Calls the policy `calls` times with the time that `seconds(way, call)` says.
 void run(Policy& policy, int calls, const std::function<double(Way, int)>& seconds) {
   for (int call = 0; call < calls; ++call) {
     const Way way = policy.choose();
-    policy.note(way, seconds(way, call), /*is_untypical=*/false);
+    policy.note(way, seconds(way, call), CallKind::kTypical);
   }
 }
 
@@ -83,7 +86,10 @@ TEST(Policy, AMachineThatGetsSlowerOrFasterFavoursNoWay) {
 }
 
 // What two ways take when they differ by less than calls do.
-double scatter(int call) { return 0.8 + 0.4 * std::fmod(0.618034 * call, 1.0); }
+double scatter(int call) {
+  const double turn = 0.618034 * (call - kCallsOfAGlance);
+  return 0.8 + 0.4 * (turn - std::floor(turn));
+}
 
 TEST(Policy, MeasuresLongerWhereCallsScatter) {
   Policy policy;
@@ -100,7 +106,7 @@ TEST(Policy, CallsThatScatterByThemselvesAreNotMeasuredForEver) {
     return work * (way == Way::kEager ? 1.5 : way == Way::kInPlace ? 1.01 : 1.0);
   };
   Policy policy;
-  run(policy, 5 + 3 * kCallsOfAPass, ragged);
+  run(policy, kCallsOfWarmUp + 3 * kCallsOfAPass, ragged);
   ASSERT_TRUE(policy.figures().is_settled);
   EXPECT_NE(policy.choose(), Way::kEager);
 }
@@ -121,7 +127,7 @@ TEST(Policy, MeasuresNoFurtherWhatIsClearlySlower) {
     behind += way == Way::kBehind;
     return way == Way::kBehind || way == Way::kYielding ? 2.5 : scatter(call) * (way == Way::kEager ? 1.02 : 1.0);
   });
-  EXPECT_EQ(behind, 5 + 2 + 2 * 3);  // the warm-up, and its two rounds in the middle of a pass
+  EXPECT_EQ(behind, 1 + (1 + 2 * 1) + (2 + 2 * 3));  // the first, and two rounds in the middle of the glance and of a pass
   EXPECT_EQ(policy.figures().way, Way::kInPlace);
 }
 
@@ -152,14 +158,14 @@ TEST(Policy, ShortCallsCountOnceThreadsHaveTheirCores) {
 TEST(Policy, OneLongPauseDecidesNothing) {
   Policy policy;
   run(policy, kCallsToChoose + kCallsOfAPass, [](Way way, int call) {
-    if (call == 8) return 50.0;  // while the first way was measured
+    if (call == kCallsOfWarmUp + 3) return 50.0;  // while the first way was measured
     return way == Way::kBehind ? 1.0 : 1.5;
   });
   EXPECT_EQ(policy.choose(), Way::kBehind);
 }
 
 TEST(Policy, AMachineThatIsSlowForAWhileDecidesNothing) {
-  for (int begin = 5; begin < 5 + 2 * kCallsOfAPass; ++begin) {
+  for (int begin = kCallsOfWarmUp; begin < kCallsOfWarmUp + 2 * kCallsOfAPass; ++begin) {
     Policy policy;
     run(policy, kCallsWhereUnclear, [&](Way way, int call) {
       const double speed = call >= begin && call < begin + 10 ? 1.3 : 1.0;
@@ -179,6 +185,44 @@ TEST(Policy, KeepsItsWayUnlessAnotherIsClearlyFaster) {
   EXPECT_EQ(policy.figures().way, Way::kEager);
 }
 
+// Long before it is measured: the first minute is what one sees first.
+TEST(Policy, WarmsUpInTheWayThatAGlanceShowsToBeFastest) {
+  for (int fastest = 0; fastest < kWayCount; ++fastest) {
+    Policy policy;
+    const auto seconds = [&](Way way, int call) {
+      return (way == static_cast<Way>(fastest) ? 0.09 : 0.1) * (1 + 0.01 * call);  // and a machine that gets slower
+    };
+    run(policy, kCallsOfAGlance, seconds);
+    EXPECT_FALSE(policy.figures().is_settled);
+    for (int call = 0; call < 5; ++call) {
+      EXPECT_EQ(policy.choose(), static_cast<Way>(fastest)) << call;
+      policy.note(policy.choose(), 0.1, CallKind::kTypical);
+    }
+  }
+}
+
+TEST(Policy, AGlanceAtWaysThatAreAlikeChangesNothing) {
+  Policy policy;
+  policy.guess(5e-6);
+  run(policy, kCallsOfAGlance, fixed(1, 0.97, 1, 1));
+  EXPECT_EQ(policy.choose(), Way::kYielding);
+}
+
+// Eager takes no part in choosing and compiling kernels, so that it would stay the fastest for as long as it is taken.
+TEST(Policy, EagerIsNotTakenAtAGlanceWhileKernelsArePrepared) {
+  Policy policy;
+  const auto seconds = fixed(3, 2.5, 1, 3);
+  int eager = 0, calls = 0;
+  for (; calls < 1000 && policy.choose() != Way::kInPlace; ++calls) policy.note(policy.choose(), 3, CallKind::kPrepared);
+  for (int call = 0; call < 20; ++call) {
+    const Way way = policy.choose();
+    eager += way == Way::kEager;
+    policy.note(way, seconds(way, call), CallKind::kPrepared);
+  }
+  EXPECT_EQ(eager, 0);
+  EXPECT_EQ(policy.choose(), Way::kInPlace);
+}
+
 // Where other programs want the cores, whoever waits awake for a worker is many times slower.
 std::function<double(Way, int)> beside_others(bool (*is_busy)(int call)) {
   return [=](Way way, int call) {
@@ -192,7 +236,7 @@ TEST(Policy, GivesUpAtOnceWhatIsManyTimesSlower) {
   std::array<int, kWayCount> calls{};
   const auto seconds = beside_others([](int) { return true; });
   run(policy, kCallsToChoose, [&](Way way, int call) {
-    if (call >= 5) ++calls[static_cast<int>(way)];  // after the warm-up
+    if (call >= kCallsOfWarmUp) ++calls[static_cast<int>(way)];
     return seconds(way, call);
   });
   ASSERT_TRUE(policy.figures().is_settled);
@@ -294,7 +338,7 @@ TEST(Policy, AFunctionThatKnowsNoTypicalCallsIsMeasuredByOthers) {
   Policy policy;
   for (int call = 0; call < 200; ++call) {
     const Way way = policy.choose();
-    policy.note(way, way == Way::kEager ? 1 : 2, /*is_untypical=*/way != Way::kEager);
+    policy.note(way, way == Way::kEager ? 1 : 2, way == Way::kEager ? CallKind::kTypical : CallKind::kPrepared);
   }
   EXPECT_TRUE(policy.figures().is_settled);
   EXPECT_EQ(policy.choose(), Way::kEager);
@@ -302,7 +346,7 @@ TEST(Policy, AFunctionThatKnowsNoTypicalCallsIsMeasuredByOthers) {
 
 TEST(Policy, RecordedCallsAreNotMeasured) {
   Policy policy;
-  for (int call = 0; call < 30; ++call) policy.note(policy.choose(), 1, /*is_untypical=*/true);
+  for (int call = 0; call < 30; ++call) policy.note(policy.choose(), 1, CallKind::kRecorded);
   EXPECT_FALSE(policy.figures().is_settled);
   run(policy, kCallsToChoose, fixed(1, 2, 3));
   EXPECT_TRUE(policy.figures().is_settled);

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <deque>
+#include <vector>
 
 #include "tests/support/event_case.h"
 
@@ -72,6 +73,36 @@ TEST(Fuser, AResultThatIsHeldIsStored) {
     EXPECT_TRUE(at::equal(product.result(0), product.expected[0]));
     EXPECT_TRUE(at::equal(root.result(0), root.expected[0]));
   }
+}
+
+// What takes longest op by op is compiled first.
+TEST(Fuser, SaysHowLongAGroupRanForWantOfItsKernel) {
+  auto& service = KernelService::instance();
+  const auto x = at::randn({61, 67});
+  Chain before;
+  FusedGroup longer;
+  std::vector<at::Tensor> held;
+  for (int length = 0; length < 30; ++length) {  // others, so that this one is not there yet when it is wanted
+    auto& sine = length == 0 ? before.ask("aten::sin", {x})
+                             : before.ask("aten::sin", {before.cases.back().expected[0]}, {before.cases.back().result(0)});
+    held.push_back(sine.result(0));
+    ASSERT_TRUE(longer.try_add(sine.event));
+    longer.key();  // finds out which results are wanted
+    service.request(create_spec(longer).spec);
+  }
+  Chain chain;
+  auto& product = chain.ask("aten::mul.Tensor", {x, x});
+  auto& root = chain.ask("aten::cos", {product.expected[0]}, {product.result(0)});
+  const auto wanted = product.event.outputs[0], wanted_too = root.event.outputs[0];
+  FusedGroup group;
+  ASSERT_TRUE(group.try_add(product.event) && group.try_add(root.event));
+  group.key();
+  const auto slot = service.request(create_spec(group).spec);
+  ASSERT_EQ(slot->missed(), 0u);
+  ASSERT_TRUE(chain.join(product) && chain.join(root));
+  chain.run();
+  EXPECT_GT(slot->missed(), 0u);
+  service.wait();
 }
 
 // Of an optimizer: in place, over and over on the same memory.

@@ -5,7 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <memory>
+#include <vector>
 
 #include "dynamic/kernels/kernel_choice.h"
 
@@ -48,6 +51,21 @@ TEST(KernelService, WhatRunsWhileItCompilesIsNotTypical) {
   service.request(spec_number(5000));  // it is there
   service.wait();
   EXPECT_EQ(preparation_ticks.load(), after);
+}
+
+// In the order of asking, all others would be there first.
+TEST(KernelService, CompilesFirstWhatIsMissedMost) {
+  auto& service = KernelService::instance();
+  std::vector<std::shared_ptr<KernelSlot>> slots;
+  for (int i = 0; i < 40; ++i) slots.push_back(service.request(spec_number(6000 + i)));
+  slots[20]->miss(10);
+  slots.back()->miss(1000);
+  service.wait_for(*slots.back());
+  const auto is_there = [](const auto& slot) { return slot->find() != nullptr; };
+  EXPECT_TRUE(is_there(slots.back()));
+  EXPECT_LT(std::count_if(slots.begin(), slots.end(), is_there), 20);
+  service.wait();
+  EXPECT_EQ(std::count_if(slots.begin(), slots.end(), is_there), 40);
 }
 
 TEST(KernelService, CompilesInAForkedChildToo) {
