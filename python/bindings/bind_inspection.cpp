@@ -160,6 +160,7 @@ void bind_inspection(py::module_& m) {
     py::dict d;
     d["is_auto"] = f.is_auto;
     d["way"] = coexec::way_name(f.is_auto ? figures.way : f.unmeasured_way());
+    d["next_way"] = coexec::way_name(f.is_auto ? f.policy.choose() : f.unmeasured_way());
     d["is_settled"] = figures.is_settled;
     for (int way = 0; way < coexec::kWayCount; ++way)
       d[(std::string(coexec::way_name(static_cast<coexec::Way>(way))) + "_seconds").c_str()] = figures.seconds[way];
