@@ -2,10 +2,8 @@
 // Python goes on with a placeholder. What a pending event may not depend on or change is kept out by waiting here.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/resize.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/DefaultDtype.h>
@@ -40,33 +38,6 @@ namespace {
 constexpr uint64_t kOpsOfALook = 1 << 14;  // of a session: at how many signatures there are
 constexpr int kPatience = 8;          // sizes that nobody knows, each waited for; then the call is rather recorded
 constexpr uint64_t kShortStay = 8;    // in lockstep, in streaks of known ops that led there
-
-const c10::DispatchKeySet& plain_keys() {
-  static const auto keys = [] {
-    c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
-    const c10::InferenceMode normal(false);
-    return at::empty({0}).key_set() |
-           c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
-  }();
-  return keys;
-}
-
-}  // namespace
-
-std::optional<Reason> why_foreign(const at::Tensor& tensor) {
-  const auto keys = tensor.key_set();
-  if ((keys.raw_repr() & ~plain_keys().raw_repr()) == 0 && keys.has_backend(c10::BackendComponent::CPUBit)) return std::nullopt;
-  if (tensor.is_meta()) return Reason::meta_tensor;
-  if (keys.has(c10::DispatchKey::Python)) return Reason::tensor_subclass;
-  if (keys.has_any(c10::DispatchKeySet({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper})))
-    return Reason::functorch;
-  if (tensor.is_sparse() || tensor.is_sparse_csr()) return Reason::sparse_tensor;
-  if (tensor.is_quantized()) return Reason::quantized_tensor;
-  if (!tensor.is_cpu()) return Reason::foreign_device;
-  return Reason::special_tensor;
-}
-
-namespace {
 
 template <class F>
 void each_tensor(const OpInfo& op, at::ArrayRef<c10::IValue> args, F visit) {
@@ -176,6 +147,8 @@ std::optional<Reason> Session::collect_operands(const OpInfo& op, at::ArrayRef<c
   });
   nested_.clear();
   if (op.has_nested_tensors) collect_nested(op, args);
+  if (op.device_argument >= 0 && !foreign && args[op.device_argument].isDevice())
+    foreign = why_foreign(op, args[op.device_argument].toDevice());
   return foreign;
 }
 

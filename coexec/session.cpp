@@ -362,6 +362,13 @@ void Session::drain_from_other_thread() {
   for (Link* link : ready) publish(link);
 }
 
+std::vector<Session*> Session::drain_all_from_other_thread() {
+  auto sessions = all();
+  std::erase_if(sessions, [](const Session* session) { return !session->is_active(); });
+  for (Session* session : sessions) session->drain_from_other_thread();
+  return sessions;
+}
+
 void Session::forget_locked(Link* link) {
   if (link->list_index >= unpublished_.size() || unpublished_[link->list_index] != link) return;
   unpublished_[link->list_index] = unpublished_.back();
@@ -393,7 +400,8 @@ void Session::consume_until(uint64_t number) {
   std::lock_guard lock(consumer_mutex_);
   auto& channel = runner_.channel();
   if (channel.is_done(number)) return;
-  const NativeScope native(*this);
+  std::optional<NativeScope> native;
+  if (active_on_this_thread() == this) native.emplace(*this);  // others' accesses are looked at by themselves
   const GraphRunner::KernelScope kernels;
   while (!channel.is_done(number)) runner_.run_front();
 }
@@ -477,11 +485,7 @@ class ForeignListener final : public tracer::OpSink {
  public:
   void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override {
     c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
-    for (Session* session : Session::all())
-      if (session->is_active()) {
-        session->drain_from_other_thread();
-        session->note_foreign_op();
-      }
+    for (Session* session : Session::drain_all_from_other_thread()) session->note_foreign_op();
     op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);  // below the hook, as everywhere
   }
 };

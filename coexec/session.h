@@ -58,6 +58,7 @@ class Session final : public tracer::OpSink {
   static void on_raw_access(Link* link);
   void forget_locked(Link* link);       // links_lock held
   void drain_from_other_thread();
+  static std::vector<Session*> drain_all_from_other_thread();  // those that are active
   // While set, nothing stays pending: C++ above the hook reads the memory of what it asks for.
   bool set_synchronous(bool on) { return std::exchange(synchronous_, on); }
   // While set, PyTorch's kernels run at once on this thread; nothing is pending when it begins. A recorder wants events.
@@ -317,6 +318,8 @@ bool is_same_constant(const c10::IValue& a, const c10::IValue& b);
 
 // Why a tensor cannot take part: nothing for a plain dense CPU tensor.
 std::optional<graph::Reason> why_foreign(const at::Tensor& tensor);
+// Why an op that is told to work on `device` cannot.
+std::optional<graph::Reason> why_foreign(const graph::OpInfo& op, c10::Device device);
 
 // Switches hooks of other threads: an op there waits for what was asked before.
 void install_foreign_listener();

@@ -200,6 +200,8 @@ class Unboxed<Op, Result(Args...)> {
       unboxed::each_tensor(arg, [&](const at::Tensor& tensor) {
         is_foreign |= session.collect_operand(tensor, index, op.info.args[index].is_written).has_value();
       });
+      if constexpr (std::is_same_v<std::decay_t<decltype(arg)>, std::optional<c10::Device>>)
+        is_foreign |= arg && why_foreign(op.info, *arg);
       ++index;
     };
     (collect(args), ...);

@@ -10,6 +10,7 @@
 #include "dynamic/shapes/shape_inference.h"
 #include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/allocator.h"
+#include "graph/overlap.h"
 
 namespace lockstep::coexec {
 
@@ -184,6 +185,17 @@ bool Session::can_copy(const OperandView& view) {
   return !view.is_written && view.storage->nbytes() <= kCopiedBytes && !is_others && !is_pending(view);
 }
 
+namespace {
+
+graph::Part part_of(const at::Tensor& tensor) { return {tensor.sizes(), tensor.strides(), tensor.storage_offset()}; }
+
+// Views of one storage without common elements: nothing for a kernel to complain of.
+bool are_apart(const at::Tensor& one, const at::Tensor& other) {
+  return one.scalar_type() == other.scalar_type() && graph::are_apart(part_of(one), part_of(other));
+}
+
+}  // namespace
+
 // A door: what somebody outside may look at or change meanwhile, and kernels that check overlap by address. What is
 // only read does not count where the event gets a copy of how it is now; what is waited for needs none.
 bool Session::meets_outside() {
@@ -204,7 +216,7 @@ bool Session::must_meet_outside() {
     if (view.is_written) written = &view;
   }
   return written && std::any_of(operands_.begin(), operands_.end(), [written](const OperandView& view) {
-           return &view != written && view.storage == written->storage;
+           return &view != written && view.storage == written->storage && !are_apart(*view.tensor, *written->tensor);
          });
 }
 

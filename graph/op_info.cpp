@@ -87,6 +87,15 @@ OpKind default_kind(const OpInfo& info, const c10::FunctionSchema& schema) {
 
 }  // namespace
 
+namespace {
+
+bool holds_device(const c10::TypePtr& type) {
+  const auto* optional = type->castRaw<c10::OptionalType>();
+  return (optional ? *optional->getElementType() : *type).kind() == c10::TypeKind::DeviceObjType;
+}
+
+}  // namespace
+
 OpInfo::OpInfo(const c10::OperatorHandle& op) : handle(op) {
   const auto& schema = op.schema();
   name = base = schema.name();
@@ -96,6 +105,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op) : handle(op) {
     writes |= slot.is_written;
     draws |= slot.kind == ArgKind::kGenerator;
     has_nested_tensors |= slot.kind == ArgKind::kNestedTensors;
+    if (holds_device(arg.type())) device_argument = static_cast<int>(args.size());
     args.push_back(slot);
   }
   for (const auto& ret : schema.returns()) {

@@ -75,6 +75,7 @@ struct OpInfo {
   bool returns_out = false;         // an out= variant: may resize what it writes
   bool writes = false;              // some argument is written
   bool has_nested_tensors = false;  // in some argument
+  int device_argument = -1;         // says on which device; or none does
   bool may_warn = false;
   bool asks_for_threads = false;    // which of PyTorch's kernels runs, and so the layout, may depend on how many there are
   ValueCheck value_check = ValueCheck::kNone;

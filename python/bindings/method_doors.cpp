@@ -35,7 +35,7 @@ void pass_tensor(const at::Tensor& tensor, DoorKind kind) {
   if (link) {
     if (leader) {
       leader->wait_for_readers(*link);
-      if (kind != DoorKind::kSettle) leader->note_fetch();
+      if (kind != DoorKind::kSettle && kind != DoorKind::kSettleIntegers) leader->note_fetch();
     } else {
       coexec::Session::on_raw_access(link);
     }
@@ -53,7 +53,11 @@ PyObject* subject_of(PyObject* self, PyObject* first) {
 void pass(const Door& door, PyObject* self, PyObject* first) {
   if (door.kind == DoorKind::kScope) return;
   if (door.kind == DoorKind::kDrain || door.kind == DoorKind::kAlone) {
-    if (auto* leader = coexec::Session::active_on_this_thread()) leader->drain();
+    if (auto* leader = coexec::Session::active_on_this_thread()) {
+      leader->drain();
+    } else {
+      coexec::Session::drain_all_from_other_thread();  // settings and generators are everybody's
+    }
     return;
   }
   if (PyObject* subject = subject_of(self, first)) pass_tensor(THPVariable_Unpack(subject), door.kind);
@@ -73,23 +77,27 @@ void lend(PyObject* subject, PyObject* loan) {
   }
 }
 
-// Every tensor argument, lists and tuples included.
-void settle_all(PyObject* value, int depth = 0) {
+// Every tensor argument that the kind is about, lists and tuples included.
+void settle_all(DoorKind kind, PyObject* value, int depth = 0) {
   if (!value) return;
-  if (THPVariable_Check(value)) return pass_tensor(THPVariable_Unpack(value), DoorKind::kSettle);
+  if (THPVariable_Check(value)) {
+    const auto& tensor = THPVariable_Unpack(value);
+    if (kind == DoorKind::kSettle || c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) pass_tensor(tensor, kind);
+    return;
+  }
   if (depth > 2 || !(PyTuple_Check(value) || PyList_Check(value))) return;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
-    settle_all(PySequence_Fast_GET_ITEM(value, i), depth + 1);
+    settle_all(kind, PySequence_Fast_GET_ITEM(value, i), depth + 1);
 }
 
-bool try_settle(PyObject* self, PyObject* args, PyObject* kwargs) {
+bool try_settle(DoorKind kind, PyObject* self, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
   if (!coexec::Session::active_on_this_thread()) return true;
-  settle_all(self);
-  settle_all(args);
+  settle_all(kind, self);
+  settle_all(kind, args);
   PyObject *key, *value;
   Py_ssize_t position = 0;
-  while (kwargs && PyDict_Next(kwargs, &position, &key, &value)) settle_all(value);
+  while (kwargs && PyDict_Next(kwargs, &position, &key, &value)) settle_all(kind, value);
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }
@@ -155,8 +163,8 @@ struct Entry {
   }
   static PyObject* keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
     const Door& door = doors[kSlot];
-    const bool passed =
-        door.kind == DoorKind::kSettle ? try_settle(self, args, kwargs) : try_pass(door, self, first_of(args));
+    const bool settles = door.kind == DoorKind::kSettle || door.kind == DoorKind::kSettleIntegers;
+    const bool passed = settles ? try_settle(door.kind, self, args, kwargs) : try_pass(door, self, first_of(args));
     if (!passed) return nullptr;
     return through(door, self, first_of(args), [&] {
       return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(door.original))(self, args, kwargs);
@@ -212,7 +220,7 @@ DoorKind door_kind(const std::string& name) {
   static const std::unordered_map<std::string, DoorKind> kinds = {
       {"drain", DoorKind::kDrain},   {"read", DoorKind::kRead}, {"settle", DoorKind::kSettle},
       {"expose", DoorKind::kExpose}, {"lend", DoorKind::kLend}, {"scope", DoorKind::kScope},
-      {"alone", DoorKind::kAlone},
+      {"alone", DoorKind::kAlone},   {"settle integers", DoorKind::kSettleIntegers},
   };
   return kinds.at(name);
 }

@@ -12,6 +12,7 @@ enum class DoorKind {
   kDrain,   // wait for everything that was asked
   kRead,    // the value of `self` (or of the first argument) is read now
   kSettle,  // C++ above the hook reads the memory of every tensor argument
+  kSettleIntegers,  // ... of those that hold integers, and of nothing that it asks for
   kExpose,  // the memory of `self` (or of the first argument) can be seen from now on
   kLend,    // ... until what comes back dies
   kScope,   // what is exposed on the way is so only meanwhile

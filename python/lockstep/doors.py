@@ -42,7 +42,7 @@ _FUNCTION_EXPOSURES = ("_to_dlpack", "_to_dlpack_versioned")
 
 # Composites above the hook that read memory or host values of their arguments in C++.
 _RAW_READERS = (
-    "max_pool1d", "tensor_split", "ctc_loss", "lstm", "gru", "rnn_tanh", "rnn_relu",
+    "max_pool1d", "tensor_split", "ctc_loss",
     "_pack_padded_sequence", "_pad_packed_sequence", "tensor", "as_tensor", "asarray", "new_tensor",
     "new", "sparse_coo_tensor", "sparse_compressed_tensor", "sparse_csr_tensor",
     "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor",
@@ -52,6 +52,9 @@ _RAW_READERS = (
     "choose_qparams_optimized", "_choose_qparams_per_tensor", "fbgemm_linear_quantize_weight",
     "fbgemm_pack_gemm_matrix_fp16", "fbgemm_pack_quantized_matrix",
 )  # fmt: skip
+
+# They read how long the sequences are that were packed, and nothing else.
+_LENGTH_READERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 # TorchScript calls such composites itself, and writes parameters from their memory.
 _SCRIPT_CALLS = (
@@ -77,13 +80,14 @@ _READERS_ONLY = (
 
 
 def _install_method_doors(library) -> None:
-    for name in _RAW_READERS:
-        for method in (
-            getattr(torch._C._VariableFunctions, name, None),
-            torch._C.TensorBase.__dict__.get(name),
-        ):
-            if method is not None:
-                library.install_door(method, "settle")
+    for names, kind in ((_RAW_READERS, "settle"), (_LENGTH_READERS, "settle integers")):
+        for name in names:
+            for method in (
+                getattr(torch._C._VariableFunctions, name, None),
+                torch._C.TensorBase.__dict__.get(name),
+            ):
+                if method is not None:
+                    library.install_door(method, kind)
     for name in dir(torch._C):
         if name.startswith(_AMBIENT_PREFIXES) and name not in _AMBIENT_SKIPPED:
             library.install_door(getattr(torch._C, name), "drain")

@@ -204,7 +204,9 @@ def _random_state() -> tuple:
 
     import numpy
 
-    return torch.get_rng_state(), numpy.random.get_state(), random.getstate()
+    from .coverage.snapshot import gpu_rng_states
+
+    return torch.get_rng_state(), numpy.random.get_state(), random.getstate(), gpu_rng_states()
 
 
 def _set_random_state(state: tuple) -> None:
@@ -215,6 +217,8 @@ def _set_random_state(state: tuple) -> None:
     torch.set_rng_state(state[0])
     numpy.random.set_state(state[1])
     random.setstate(state[2])
+    if state[3]:
+        torch.cuda.set_rng_state_all(state[3])
 
 
 class Copier:

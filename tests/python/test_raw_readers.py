@@ -112,6 +112,46 @@ def test_extensions(extension, name):
     expect_the_same(make)
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_lengths_of_packed_sequences(kind):
+    """They are read; what the cells make of each other is not, and nothing waits for it."""
+
+    def make():
+        torch.manual_seed(0)
+        net = kind(3, 4, bidirectional=True)
+
+        def step(number):
+            lengths = (torch.tensor([3, 2, 2, 1]) + busy(number)[0, :4] - number).long()
+            data = busy(number)[:8, :3]
+            sequence = nn.utils.rnn.PackedSequence(data, lengths)
+            out = net(sequence)[0].data.sum() + net(data[:, None])[0].sum()
+            net.zero_grad()
+            out.backward()
+            return out.item(), [p.grad.sum().item() for p in net.parameters()]
+
+        return step
+
+    expect_the_same(make)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_cells_wait_for_nothing(kind):
+    net = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True)
+
+    def step(x):
+        net.zero_grad()
+        net(x)[0].sum().backward()
+
+    step = lockstep.function(step, when="always", numerics="strict", runner="behind")
+    x = torch.randn(2, 5, 3)
+    for _ in range(CALLS):
+        step(x)
+    lockstep.reset_stats(step)
+    for _ in range(CALLS):
+        step(x)
+    assert lockstep.stats(step)["waits"] <= CALLS  # for the end of the call
+
+
 def test_sparse_tensors():
     index = torch.arange(3000)
 

@@ -186,10 +186,19 @@ def _aliases(tensors: list[tuple[str, torch.Tensor]]) -> list[str]:
 
 
 def rng_state() -> tuple:
-    """The states of the three generators that a step may draw from."""
+    """The states of the generators that a step may draw from: PyTorch's (of the CPU, and of each
+    GPU that is in use), NumPy's and Python's."""
     torch_state = torch.get_rng_state().numpy().tobytes()
     numpy_state = np.random.get_state()
-    return (torch_state, numpy_state[1].tobytes(), numpy_state[2], hash(random.getstate()))
+    on_gpus = tuple(state.numpy().tobytes() for state in gpu_rng_states())
+    return (
+        torch_state, numpy_state[1].tobytes(), numpy_state[2], hash(random.getstate()), *on_gpus
+    )  # fmt: skip
+
+
+def gpu_rng_states() -> list[torch.Tensor]:
+    """Does not begin to use a GPU."""
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
 
 def seed_all(seed: int) -> None:
