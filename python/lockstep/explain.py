@@ -112,9 +112,7 @@ class Explanation:
         if not auto["is_auto"]:
             return []
         if not auto["is_settled"]:
-            return [
-                f"  auto has not measured enough calls yet; the next one: {auto['next_way']}"
-            ]
+            return [f"  auto has not measured enough calls yet; the next one: {auto['next_way']}"]
         if auto["measurements"] == 0:
             return [f"  auto began with {auto['way']}, which a function like this one chose before"]
         figures = ", ".join(

@@ -11,10 +11,9 @@ import sys
 import sysconfig
 import types
 
+import lockstep
 import torch
 from torch import nn
-
-import lockstep
 
 WAYS = [{"runner": runner} for runner in ("behind", "yielding", "inplace")]
 
@@ -102,7 +101,9 @@ def backward_on_its_thread(extension):
             loss.backward()
             optimizer.step()
             names.extend(extension.take_threads())
-            return torch.cat([p.detach().cpu().flatten() for p in parameters] + [loss.detach()[None]])
+            return torch.cat(
+                [p.detach().cpu().flatten() for p in parameters] + [loss.detach()[None]]
+            )
 
         return step
 

@@ -6,10 +6,9 @@ import sys
 import threading
 
 import device_programs
+import lockstep
 import pytest
 import torch
-
-import lockstep
 
 SCRIPT = pathlib.Path(device_programs.__file__)
 
