@@ -1,4 +1,4 @@
-"""Programs on the device of fake_device.cpp, each in a process of its own: a device's name is global.
+"""Programs on the device of fake_device.cpp, each in a process: the name of a device is global.
 
     python tests/python/device_programs.py NAME
 
