@@ -39,21 +39,6 @@ constexpr uint64_t kOpsOfALook = 1 << 14;  // of a session: at how many signatur
 constexpr int kPatience = 8;          // sizes that nobody knows, each waited for; then the call is rather recorded
 constexpr uint64_t kShortStay = 8;    // in lockstep, in streaks of known ops that led there
 
-template <class F>
-void each_tensor(const OpInfo& op, at::ArrayRef<c10::IValue> args, F visit) {
-  static const at::Tensor undefined;
-  for (size_t a = 0; a < args.size(); ++a) {
-    const auto& slot = op.args[a];
-    if (slot.kind == ArgKind::kTensor) {
-      visit(args[a].isTensor() ? args[a].toTensor() : undefined, static_cast<int>(a));
-    } else if (slot.kind == ArgKind::kTensorList || slot.kind == ArgKind::kOptionalTensorList) {
-      if (args[a].isNone()) continue;
-      for (const auto& item : args[a].toListRef())
-        visit(item.isTensor() ? item.toTensor() : undefined, static_cast<int>(a));
-    }
-  }
-}
-
 }  // namespace
 
 void Session::on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -138,33 +123,6 @@ Session::Place Session::locate() {
 }
 
 // ---- looking at the arguments
-
-std::optional<Reason> Session::collect_operands(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
-  operands_.clear();
-  std::optional<Reason> foreign;
-  each_tensor(op, args, [&](const at::Tensor& tensor, int argument) {
-    if (const auto reason = collect_operand(tensor, argument, op.args[argument].is_written)) foreign = reason;
-  });
-  nested_.clear();
-  if (op.has_nested_tensors) collect_nested(op, args);
-  if (op.device_argument >= 0 && !foreign && args[op.device_argument].isDevice())
-    foreign = why_foreign(op, args[op.device_argument].toDevice());
-  return foreign;
-}
-
-std::optional<Reason> Session::collect_operand(const at::Tensor& tensor, int argument, bool is_written) {
-  auto& view = operands_.emplace_back();
-  view.argument = argument;
-  view.is_written = is_written;
-  if (!tensor.defined()) return std::nullopt;
-  view.tensor = &tensor;
-  if (tensor.has_storage()) {
-    view.storage = tensor.storage().unsafeGetStorageImpl();
-    view.link = link_of(view.storage);
-    if (view.link && !at_once_) dynamic::prefetch_to_write(view.link->twin.get());  // its count of references
-  }
-  return why_foreign(tensor);
-}
 
 void Session::begin_words(const OpInfo& op) {
   words_.clear();

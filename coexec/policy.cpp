@@ -135,7 +135,6 @@ void Policy::start(State state) {
   passes_ = 0;
   begin_round(/*is_another_way=*/true);
   if (state == State::kMeasuring) measuring_seconds_ = 0, lost_seconds_.fill(0);
-  if (state == State::kWarmUp) warm_calls_ = 0;
   is_dropped_.fill(false);
   passed_over_ = 0;
   measured_calls_.fill(0);
@@ -197,7 +196,6 @@ void Policy::end_glance() {
   for (const Way way : kTurns)
     if (fastest(way) < fastest(best)) best = way;
   if (fastest(best) < kClearAtAGlance * fastest(warm_up_way_)) warm_up_way_ = best;
-  has_glanced_ = true;
   start(State::kWarmUp);
 }
 
@@ -303,17 +301,18 @@ void Policy::note_measured(Way way, double seconds, bool does_count) {
 void Policy::note(Way way, double seconds, CallKind kind) {
   ++seen_;
   switch (state_) {
-    case State::kWarmUp:
-      warm_calls_ = kind == CallKind::kTypical ? warm_calls_ + 1 : 0;
-      if (!has_glanced_ && kind != CallKind::kRecorded)
-        start(State::kGlancing);
-      else if (warm_calls_ >= kWarmCalls || seen_ >= kMaxWarmCalls)
-        start(State::kMeasuring);
+    case State::kFirstCalls:
+      if (kind != CallKind::kRecorded) return start(State::kGlancing);
+      if (seen_ >= kMaxWarmCalls) start(State::kMeasuring);
       return;
     case State::kGlancing:
       // Only co-executed calls get on with it: eager has to wait until they can show what they are worth.
       if (kind == CallKind::kPrepared) is_dropped_[static_cast<int>(Way::kEager)] = true;
       return note_measured(way, seconds, kind != CallKind::kRecorded);
+    case State::kWarmUp:
+      warm_calls_ = kind == CallKind::kTypical ? warm_calls_ + 1 : 0;
+      if (warm_calls_ >= kWarmCalls || seen_ >= kMaxWarmCalls) start(State::kMeasuring);
+      return;
     case State::kMeasuring: return note_measured(way, seconds, kind == CallKind::kTypical);
     case State::kSettled:
       is_for_drift_ = kind == CallKind::kTypical && has_drifted(seconds);

@@ -45,7 +45,7 @@ class Policy {
   Figures figures() const { return figures_; }
 
  private:
-  enum class State : uint8_t { kWarmUp, kGlancing, kMeasuring, kSettled };
+  enum class State : uint8_t { kFirstCalls, kGlancing, kWarmUp, kMeasuring, kSettled };
   void start(State state);
   void begin_round(bool is_another_way);
   void note_measured(Way way, double seconds, bool does_count);
@@ -60,9 +60,8 @@ class Policy {
   bool is_lost(double seconds);
   bool has_drifted(double seconds);
 
-  State state_ = State::kWarmUp;
+  State state_ = State::kFirstCalls;
   Way warm_up_way_ = Way::kBehind;
-  bool has_glanced_ = false;
   Figures figures_;
   std::array<std::vector<double>, kWayCount> samples_;
   std::array<bool, kWayCount> is_dropped_{};  // clearly slower than another: not measured further

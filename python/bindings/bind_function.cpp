@@ -50,6 +50,11 @@ PyObject* call_eagerly(Function& function, PyObject* callable, PyObject* args, P
   return PyObject_Call(callable, args, kwargs);
 }
 
+CallKind kind_of_last_call(const Session& session) {
+  if (session.was_recorded()) return CallKind::kRecorded;
+  return session.was_prepared() ? CallKind::kPrepared : CallKind::kTypical;
+}
+
 void note_time(Function& function, Way way, double seconds, CallKind kind) {
   const auto before = function.policy.figures().measurements;
   function.policy.note(way, seconds, kind);
@@ -115,9 +120,7 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
   const double seconds = now_seconds() - begin;
   if (is_measured && result) {
     if (function.counters.calls == 1) function.policy.guess(seconds / std::max<double>(1, function.counters.ops));
-    const auto kind = way == Way::kEager ? CallKind::kTypical : session.was_recorded() ? CallKind::kRecorded
-                      : session.was_prepared() ? CallKind::kPrepared : CallKind::kTypical;
-    note_time(function, way, seconds, kind);
+    note_time(function, way, seconds, way == Way::kEager ? CallKind::kTypical : kind_of_last_call(session));
   }
   const bool has_choice = is_measured || function.adapts_workers;
   if (has_choice && result && function.way_problem.empty() && !session.was_recorded()) recall_way(function);

@@ -27,6 +27,9 @@ struct Door {
 std::array<Door, kSlots> doors;
 size_t used_slots = 0;
 
+// What C++ reads on its way is no value that Python asks for.
+bool only_settles(DoorKind kind) { return kind == DoorKind::kSettle || kind == DoorKind::kSettleIntegers; }
+
 void pass_tensor(const at::Tensor& tensor, DoorKind kind) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   auto* storage = tensor.storage().unsafeGetStorageImpl();
@@ -35,7 +38,7 @@ void pass_tensor(const at::Tensor& tensor, DoorKind kind) {
   if (link) {
     if (leader) {
       leader->wait_for_readers(*link);
-      if (kind != DoorKind::kSettle && kind != DoorKind::kSettleIntegers) leader->note_fetch();
+      if (!only_settles(kind)) leader->note_fetch();
     } else {
       coexec::Session::on_raw_access(link);
     }
@@ -163,8 +166,8 @@ struct Entry {
   }
   static PyObject* keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
     const Door& door = doors[kSlot];
-    const bool settles = door.kind == DoorKind::kSettle || door.kind == DoorKind::kSettleIntegers;
-    const bool passed = settles ? try_settle(door.kind, self, args, kwargs) : try_pass(door, self, first_of(args));
+    const bool passed =
+        only_settles(door.kind) ? try_settle(door.kind, self, args, kwargs) : try_pass(door, self, first_of(args));
     if (!passed) return nullptr;
     return through(door, self, first_of(args), [&] {
       return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(door.original))(self, args, kwargs);

@@ -5,14 +5,12 @@
 Prints what differs from eager; nothing, if all is well. For test_devices.py.
 """
 
-import importlib.util
-import pathlib
 import sys
-import sysconfig
 import types
 
 import lockstep
 import torch
+from extensions import load
 from torch import nn
 
 WAYS = [{"runner": runner} for runner in ("behind", "yielding", "inplace")]
@@ -20,12 +18,7 @@ WAYS = [{"runner": runner} for runner in ("behind", "yielding", "inplace")]
 
 def install():
     """The extension, with its device named "fake"."""
-    build = pathlib.Path(__file__).parents[2] / "build"
-    name = "lockstep_fake_device"
-    path = build / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    extension = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(extension)
+    extension = load("lockstep_fake_device")
     device = types.ModuleType("torch.fake")
     device.is_available = device.is_initialized = lambda: True
     device.current_device = lambda: 0
