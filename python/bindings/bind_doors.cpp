@@ -4,6 +4,7 @@
 #include "dynamic/fusion/kernel_service.h"
 #include "python/bindings/bind.h"
 #include "python/bindings/method_doors.h"
+#include "python/bindings/op_door.h"
 #include "tracer/hook.h"
 #include "tracer/python_frames.h"
 
@@ -18,7 +19,7 @@ void bind_doors(py::module_& m) {
     return install_door(callable, door_kind(kind));
   });
   m.def("in_reading_scope", &in_reading_scope);
-  m.def("call_alone", &call_alone);
+  m.def("op_door", &op_door);
   m.def("configure_frames", &tracer::configure_frames);
   m.def("enable_foreign", [](bool on) {
     if (!Session::active_on_this_thread()) tracer::enable_foreign(on);

@@ -234,10 +234,11 @@ void bind_inspection(py::module_& m) {
   m.def("force_kernel_way", [](int way) { dynamic::forced_way.store(way); });
   m.def("wait_for_kernels", [] { dynamic::KernelService::instance().wait(); },
         py::call_guard<py::gil_scoped_release>());
-  m.def("may_round_otherwise", [](const std::string& name, const std::string& overload) {
+  m.def("may_round_otherwise", [](const std::string& name, const std::string& overload, bool has_bfloat16) {
     const auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
     if (!handle) return false;
     const auto& op = graph::op_info(*handle);
+    if (has_bfloat16 && dynamic::find_op_row(op)) return true;
     return !dynamic::rounds_as_eager(op) || dynamic::may_round_otherwise(op);
   });
   m.def("skip_kernels", [](bool on) { dynamic::skip_kernels.store(on); });

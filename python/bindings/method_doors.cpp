@@ -254,11 +254,11 @@ bool install_door(pybind11::handle callable, DoorKind kind) {
   return true;
 }
 
-pybind11::object call_alone(const py::object& function, const py::args& args, const py::kwargs& kwargs) {
+PyObject* call_alone(const std::function<PyObject*()>& call) {
   const Door door{nullptr, DoorKind::kAlone};
-  if (!try_pass(door, nullptr, nullptr)) throw py::error_already_set();
+  if (!try_pass(door, nullptr, nullptr)) return nullptr;
   const PassageScope scope(door.kind);
-  return function(*args, **kwargs);
+  return call();
 }
 
 pybind11::object in_reading_scope(const py::object& original) {

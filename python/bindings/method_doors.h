@@ -4,6 +4,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <functional>
 #include <string>
 
 namespace lockstep::bindings {
@@ -25,7 +26,7 @@ bool install_door(pybind11::handle callable, DoorKind kind);
 
 // A method that calls `original`, a Python function, in a scope as of kScope, without a frame of its own.
 pybind11::object in_reading_scope(const pybind11::object& original);
-// Calls a function as one with a door of kAlone.
-pybind11::object call_alone(const pybind11::object& function, const pybind11::args& args, const pybind11::kwargs& kwargs);
+// Calls a function as one with a door of kAlone. Null where a Python exception is set.
+PyObject* call_alone(const std::function<PyObject*()>& call);
 
 }  // namespace lockstep::bindings

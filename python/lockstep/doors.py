@@ -172,13 +172,8 @@ def _install_op_doors(library) -> None:
         return namespace not in _OWN_NAMESPACES or (namespace == "aten" and op in _RAW_READERS)
 
     def guarded(call, name_of):
-        @functools.wraps(call)
-        def __call__(self, /, *args, **kwargs):
-            if library.is_active() and may_read(name_of(self)):
-                return library.call_alone(call, self, *args, **kwargs)
-            return call(self, *args, **kwargs)
-
-        return __call__
+        door = library.op_door(call, lambda op: may_read(name_of(op)))
+        return functools.update_wrapper(door, call)
 
     overload, packet = torch._ops.OpOverload, torch._ops.OpOverloadPacket
     overload.__call__ = guarded(overload.__call__, lambda op: op._schema.name)

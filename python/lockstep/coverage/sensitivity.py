@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -31,10 +32,17 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf", re.IGNOR
 
 
 @cache
-def _may_round_otherwise(op: Any) -> bool:
+def _may_round_otherwise(op: Any, has_bfloat16: bool) -> bool:
     import lockstep
 
-    return lockstep._C.may_round_otherwise(op._schema.name, op._schema.overload_name)
+    schema = op._schema
+    return lockstep._C.may_round_otherwise(schema.name, schema.overload_name, has_bfloat16)
+
+
+def _body_in_python(op: Any) -> Callable | None:
+    """Of an op that `torch.library.custom_op` made."""
+    definition = OPDEFS.get(op._schema.name)
+    return None if definition is None else definition._init_fn
 
 
 class _Rounding(TorchDispatchMode):
@@ -47,11 +55,17 @@ class _Rounding(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if _may_round_otherwise(func):
-            for tensor in tree_leaves(out):
-                if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-                    self._move(tensor)
+        kwargs = kwargs or {}
+        body = _body_in_python(func)
+        if body is not None:
+            with self:  # the ops inside are Lockstep's, too
+                return body(*args, **kwargs)
+        out = func(*args, **kwargs)
+        for tensor in tree_leaves(out):
+            if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+                continue
+            if _may_round_otherwise(func, tensor.dtype is torch.bfloat16):
+                self._move(tensor)
         return out
 
     def _move(self, tensor: torch.Tensor) -> None:

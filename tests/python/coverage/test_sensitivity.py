@@ -53,7 +53,32 @@ def say_a_number():
     return Run(step)
 
 
+def train_in_bfloat16():
+    """Each op of the update rounds there, or only the last one."""
+    weight = torch.arange(1.0, 40.0).bfloat16()
+
+    def step():
+        return weight.mul(1.1).sub(weight)
+
+    return Run(step)
+
+
+@torch.library.custom_op("lockstep_test::shifted_exp", mutates_args=())
+def shifted_exp(x: torch.Tensor) -> torch.Tensor:
+    return x.exp() * 1e4 - 1e4
+
+
+def call_a_python_body():
+    """What rounds is inside an op that is written in Python."""
+    x = torch.full((9,), 1e-3)
+    return Run(lambda: shifted_exp(x))
+
+
 FAULTS = [
+    (train_in_bfloat16, lambda out: out, "equal"),
+    (train_in_bfloat16, lambda out: out * 1.5, "wrong"),
+    (call_a_python_body, lambda out: out, "equal"),
+    (call_a_python_body, lambda out: out * 1.01, "wrong"),
     (train_on_rounding, lambda out: out, "equal"),
     (train_on_rounding, lambda out: (out[0] * 1.001, out[1]), "wrong"),
     (train_on_rounding, lambda out: (out[0], out[1].roll(8)), "wrong"),

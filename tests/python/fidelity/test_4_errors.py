@@ -60,6 +60,10 @@ BY_LAYOUT = {
     "backward": _fail_in_backward,
     "version": _fail_by_version,
 }
+BY_NAME = {
+    "overload": lambda x: torch.ops.aten.mm.default(x, x[:3]),
+    "packet": lambda x: torch.ops.aten.mm(x, x[:3]),
+}
 
 
 def _failing_case(fail, handler, run):
@@ -278,7 +282,7 @@ def test_keyboard_interrupt_during_a_wait(interrupt, interruptible):
 
 
 @item("4.tracebacks")
-@pytest.mark.parametrize("trouble", ["layout", "python", "backward"])
+@pytest.mark.parametrize("trouble", ["layout", "python", "backward", "overload", "packet"])
 def test_tracebacks_show_no_frames_of_ours(trouble):
     class Model(nn.Module):
         def __init__(self):
@@ -286,7 +290,7 @@ def test_tracebacks_show_no_frames_of_ours(trouble):
             self.layer = nn.Linear(6, 6)
 
         def forward(self, x):
-            return BY_LAYOUT[trouble](self.layer(x))
+            return (BY_LAYOUT | BY_NAME)[trouble](self.layer(x))
 
     model = Model()
 
