@@ -6,9 +6,9 @@
 #include <xmmintrin.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "coexec/clock.h"
+#include "dynamic/threads/cores.h"
 
 namespace lockstep::coexec {
 
@@ -42,8 +42,7 @@ class AdaptiveSpin {
 
   // A wait that took so long, awake and asleep.
   void note(double seconds) {
-    static const bool has_company = std::thread::hardware_concurrency() > 1;  // else who is waited for needs the core
-    if (!has_company) {
+    if (dynamic::has_one_core()) {  // who is waited for needs it
       limit_ = 0;
     } else if (seconds <= longest_) {
       limit_ = std::max(limit_, std::min(longest_, kMargin * seconds));

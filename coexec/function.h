@@ -13,6 +13,7 @@
 #include "coexec/worker_habit.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/passes/passes.h"
+#include "dynamic/threads/cores.h"
 #include "graph/reasons.h"
 #include "graph/trace_graph.h"
 
@@ -43,7 +44,7 @@ struct Function : std::enable_shared_from_this<Function> {
   std::unordered_map<const void*, std::string> origins;  // storage -> name of the parameter, argument, ...
   std::atomic<bool> is_busy{false};
   uint64_t memo_epoch = 0;       // of the signatures that the nodes point to
-  Policy policy;                 // of when="auto"
+  Policy policy{!dynamic::has_one_core()};  // of when="auto"
   dynamic::Problem way_problem;  // under which the policy's choice is remembered; empty until the function is known
   bool is_session = false;       // one call that goes on, not one of many
   bool is_auto = false;

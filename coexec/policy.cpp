@@ -111,6 +111,11 @@ const char* way_name(Way way) {
   return names[static_cast<int>(way)];
 }
 
+Policy::Policy(bool may_run_behind)
+    : may_run_behind_(may_run_behind), warm_up_way_(may_run_behind ? Way::kBehind : Way::kInPlace) {
+  figures_.way = warm_up_way_;
+}
+
 Way Policy::choose() const {
   switch (state_) {
     case State::kGlancing:
@@ -120,7 +125,9 @@ Way Policy::choose() const {
   }
 }
 
-void Policy::guess(double seconds_an_op) { warm_up_way_ = seconds_an_op < kTinyOp ? Way::kYielding : Way::kBehind; }
+void Policy::guess(double seconds_an_op) {
+  if (may_run_behind_) warm_up_way_ = seconds_an_op < kTinyOp ? Way::kYielding : Way::kBehind;
+}
 
 void Policy::begin_round(bool is_another_way) {
   seen_ = 0;
@@ -133,9 +140,10 @@ void Policy::start(State state) {
   state_ = state;
   round_ = 0;
   passes_ = 0;
+  for (const Way way : kTurns) is_dropped_[static_cast<int>(way)] = is_left_out(way);
+  while (is_dropped_[static_cast<int>(choose())]) ++round_;
   begin_round(/*is_another_way=*/true);
   if (state == State::kMeasuring) measuring_seconds_ = 0, lost_seconds_.fill(0);
-  is_dropped_.fill(false);
   passed_over_ = 0;
   measured_calls_.fill(0);
   for (auto& samples : samples_) samples.clear();
@@ -226,23 +234,25 @@ bool Policy::is_settling(double seconds) {
 void Policy::decide() {
   const auto& base = samples_[static_cast<int>(fastest_measured())];
   const double seconds_of_base = estimate(base).mean;
-  for (int i = 0; i < kWayCount; ++i)
+  std::vector<Way> ways;
+  for (const Way way : {Way::kBehind, Way::kInPlace, Way::kYielding, Way::kEager})
+    if (!is_left_out(way)) ways.push_back(way);
+  for (const Way way : ways) {
+    const int i = static_cast<int>(way);
     figures_.seconds[i] = lost_seconds_[i] > 0 ? lost_seconds_[i] : seconds_of_base * median(ratios(samples_[i], base));
-  const auto seconds = [this](Way way) { return figures_.seconds[static_cast<int>(way)]; };
-  if (!figures_.is_settled) {
-    figures_.way = Way::kBehind;
-    for (const Way way : {Way::kInPlace, Way::kYielding})
-      if (seconds(way) < seconds(figures_.way)) figures_.way = way;
   }
+  const auto seconds = [this](Way way) { return figures_.seconds[static_cast<int>(way)]; };
+  const auto is_faster = [&](Way a, Way b) { return seconds(a) < seconds(b); };
+  if (!figures_.is_settled) figures_.way = *std::min_element(ways.begin(), ways.end() - 1, is_faster);
   const Way before = figures_.way;
-  const auto fastest = std::min_element(figures_.seconds.begin(), figures_.seconds.end());
-  if (*fastest < kAdvantage * seconds(figures_.way)) figures_.way = static_cast<Way>(fastest - figures_.seconds.begin());
+  const Way fastest = *std::min_element(ways.begin(), ways.end(), is_faster);
+  if (seconds(fastest) < kAdvantage * seconds(figures_.way)) figures_.way = fastest;
   figures_.measurements++;
   const bool was_in_vain = is_for_drift_ && figures_.way == before;
   patience_ = was_in_vain ? std::min(2 * patience_, kMaxPatience) : kFirstPatience;
   is_for_drift_ = false;
   double lost_calls = 0;  // of the chosen way, which would have run in the time that the others took longer
-  for (int i = 0; i < kWayCount; ++i) lost_calls += measured_calls_[i] * (figures_.seconds[i] / seconds(figures_.way) - 1);
+  for (const Way way : ways) lost_calls += measured_calls_[static_cast<int>(way)] * (seconds(way) / seconds(figures_.way) - 1);
   const double longest = std::max<double>(kMaxSettle, kMaxSettleSeconds / seconds(figures_.way));
   const auto for_cost = static_cast<uint64_t>(std::clamp<double>(lost_calls / kMeasuringShare, kFirstSettle, longest));
   settle(std::max(for_cost, std::min(2 * settle_calls_, kMaxSettle)));

@@ -25,6 +25,8 @@ enum class CallKind : uint8_t { kTypical, kPrepared, kRecorded };
 
 class Policy {
  public:
+  // Where nothing may run behind, since there is one core, in place and eager are the ways.
+  explicit Policy(bool may_run_behind = true);
   // How the next call shall run.
   Way choose() const;
   // Until a first glance at all ways, by what a recorded call took an op: where ops are tiny, workers that wait awake are
@@ -37,7 +39,7 @@ class Policy {
   void note(Way way, double seconds, CallKind kind);
 
   struct Figures {
-    std::array<double, kWayCount> seconds{};  // of a call, at the last measurement; 0: not measured yet
+    std::array<double, kWayCount> seconds{};  // of a call, at the last measurement; 0: not measured
     uint64_t measurements = 0;
     bool is_settled = false;
     Way way = Way::kBehind;
@@ -46,6 +48,7 @@ class Policy {
 
  private:
   enum class State : uint8_t { kFirstCalls, kGlancing, kWarmUp, kMeasuring, kSettled };
+  bool is_left_out(Way way) const { return !may_run_behind_ && (way == Way::kBehind || way == Way::kYielding); }
   void start(State state);
   void begin_round(bool is_another_way);
   void note_measured(Way way, double seconds, bool does_count);
@@ -60,8 +63,9 @@ class Policy {
   bool is_lost(double seconds);
   bool has_drifted(double seconds);
 
+  bool may_run_behind_;
   State state_ = State::kFirstCalls;
-  Way warm_up_way_ = Way::kBehind;
+  Way warm_up_way_;
   Figures figures_;
   std::array<std::vector<double>, kWayCount> samples_;
   std::array<bool, kWayCount> is_dropped_{};  // clearly slower than another: not measured further

@@ -29,7 +29,7 @@ dynamic::Problem way_problem(const Function& function) {
     words.push_back(node->signature ? rough_elements(*node->signature) : 0);
   }
   const auto ops = static_cast<int64_t>(graph::hash_words(words));
-  return {kWays, ops, function.is_strict, function.fuses, function.waits_for_errors, at::get_num_threads(),
+  return {kWays, ops, function.is_strict, function.fuses, function.waits_for_errors, at::get_num_threads(), dynamic::has_one_core(),
           function.adapts_workers, function.rounds_products, function.passes.bits()};
 }
 

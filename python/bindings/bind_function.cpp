@@ -64,6 +64,7 @@ void note_time(Function& function, Way way, double seconds, CallKind kind) {
   if (!is_logged(coexec::LogKind::k_auto)) return;
   std::string text = std::string("chose ") + coexec::way_name(figures.way) + " on";
   for (int other = 0; other < coexec::kWayCount; ++other) {
+    if (figures.seconds[other] == 0) continue;
     char figure[64];
     std::snprintf(figure, sizeof figure, " %s %.3f ms", coexec::way_name(static_cast<Way>(other)),
                   1e3 * figures.seconds[other]);
@@ -149,8 +150,9 @@ struct Callable {
 void configure(Function& function, const py::dict& settings) {
   const auto is_on = [&settings](const char* name) { return settings[name].cast<bool>(); };
   const auto runner = settings["runner"].cast<std::string>();
-  function.forced_way = runner == "inplace" ? Way::kInPlace : runner == "yielding" ? Way::kYielding : Way::kBehind;
-  function.adapts_workers = runner == "auto";
+  const bool is_in_place = runner == "inplace" || (runner == "auto" && dynamic::has_one_core());
+  function.forced_way = is_in_place ? Way::kInPlace : runner == "yielding" ? Way::kYielding : Way::kBehind;
+  function.adapts_workers = runner == "auto" && !is_in_place;
   function.waits_for_errors = is_on("waits_for_errors");
   function.is_strict = is_on("is_strict");
   function.fuses = is_on("fuses");
@@ -289,7 +291,8 @@ void bind_function(py::module_& m) {
         f.origins.clear();
         f.graph.clear();
         f.worker_habit = {};
-        f.policy = {};  // measures anew: its way_problem stays, and is not looked up again
+        // Measures anew: its way_problem stays, and is not looked up again.
+        f.policy = coexec::Policy(!dynamic::has_one_core());
       });
   m.def("is_active", [] { return Session::active_on_this_thread() != nullptr; });
 }

@@ -118,7 +118,7 @@ class Explanation:
         figures = ", ".join(
             f"{name.removesuffix('_seconds')} {1e3 * value:.3f} ms"
             for name, value in auto.items()
-            if name.endswith("_seconds")
+            if name.endswith("_seconds") and value
         )
         times = f"of a call, measured {auto['measurements']} times"
         return [f"  auto chose {auto['way']}: {figures} ({times})"]

@@ -11,7 +11,7 @@ namespace {
 class AdaptiveSpinTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "with one core nobody stays awake";
+    if (dynamic::has_one_core()) GTEST_SKIP() << "with one core nobody stays awake";
   }
   AdaptiveSpin spin_{20e-6, 300e-6};
 };

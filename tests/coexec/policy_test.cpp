@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <tuple>
 #include <utility>
 
 namespace lockstep::coexec {
@@ -50,6 +51,21 @@ TEST(Policy, RunsBehindUntilItHasMeasuredAllWays) {
   EXPECT_FALSE(policy.figures().is_settled);
   run(policy, 1, fixed(2.5, 2, 1));
   EXPECT_TRUE(policy.figures().is_settled);
+}
+
+TEST(Policy, RunsNothingBehindWhereThereIsOneCore) {
+  for (const auto& [in_place, eager, way] : {std::tuple(2.0, 3.0, Way::kInPlace), std::tuple(3.0, 2.0, Way::kEager)}) {
+    Policy policy(/*may_run_behind=*/false);
+    policy.guess(1e-9);
+    for (int call = 0; call < kCallsWhereUnclear; ++call) {
+      ASSERT_NE(policy.choose(), Way::kBehind);
+      ASSERT_NE(policy.choose(), Way::kYielding);
+      policy.note(policy.choose(), policy.choose() == Way::kInPlace ? in_place : eager, CallKind::kTypical);
+    }
+    ASSERT_TRUE(policy.figures().is_settled);
+    EXPECT_EQ(policy.choose(), way);
+    EXPECT_EQ(policy.figures().seconds, (std::array<double, kWayCount>{0, in_place, eager, 0}));
+  }
 }
 
 TEST(Policy, BeginsAsTheSizeOfTheOpsSuggests) {

@@ -359,3 +359,30 @@ def test_a_transform_of_somebody_else_moves_nothing_out_of_the_graph():
     lockstep.reset_stats(step)
     step()
     assert lockstep.stats(step)["reasons"] == {}
+
+
+_ONE_CORE = """
+import os, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import lockstep, torch
+
+@lockstep.function(when=sys.argv[1])
+def step(x):
+    return (x * 2).exp().sum()
+
+ways = set()
+while len(ways) < int(sys.argv[2]) or lockstep.stats(step)["calls"] < 40:
+    step(torch.ones(64))
+    ways.add(lockstep.explain(step).to_dict()["auto"]["next_way"])
+print(*sorted(ways))
+print(lockstep.explain(step))
+"""
+
+
+@pytest.mark.parametrize(("when", "ways"), [("always", "inplace"), ("auto", "eager inplace")])
+def test_nothing_runs_behind_on_one_core(when, ways, tmp_path):
+    command = [sys.executable, "-c", _ONE_CORE, when, str(len(ways.split()))]
+    environment = {**os.environ, "LOCKSTEP_CACHE": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.stdout.split("\n")[0] == ways, done.stderr
+    assert "behind" not in done.stdout
