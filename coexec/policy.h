@@ -27,6 +27,8 @@ class Policy {
  public:
   // Where nothing may run behind, since there is one core, in place and eager are the ways.
   explicit Policy(bool may_run_behind = true);
+  // As if nothing had been measured.
+  void reset() { *this = Policy(may_run_behind_); }
   // How the next call shall run.
   Way choose() const;
   // Until a first glance at all ways, by what a recorded call took an op: where ops are tiny, workers that wait awake are

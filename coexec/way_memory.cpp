@@ -4,6 +4,7 @@
 
 #include "coexec/function.h"
 #include "dynamic/jit/disk_cache.h"
+#include "dynamic/threads/cores.h"
 
 namespace lockstep::coexec {
 
@@ -29,8 +30,8 @@ dynamic::Problem way_problem(const Function& function) {
     words.push_back(node->signature ? rough_elements(*node->signature) : 0);
   }
   const auto ops = static_cast<int64_t>(graph::hash_words(words));
-  return {kWays, ops, function.is_strict, function.fuses, function.waits_for_errors, at::get_num_threads(), dynamic::has_one_core(),
-          function.adapts_workers, function.rounds_products, function.passes.bits()};
+  return {kWays, ops, function.is_strict, function.fuses, function.waits_for_errors, at::get_num_threads(),
+          dynamic::has_one_core(), function.adapts_workers, function.rounds_products, function.passes.bits()};
 }
 
 std::optional<Way> remembered_way(const dynamic::Problem& problem) {

@@ -9,6 +9,7 @@
 #include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "coexec/way_memory.h"
+#include "dynamic/threads/cores.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/timeline.h"
 #include "python/bindings/bind.h"
@@ -291,8 +292,7 @@ void bind_function(py::module_& m) {
         f.origins.clear();
         f.graph.clear();
         f.worker_habit = {};
-        // Measures anew: its way_problem stays, and is not looked up again.
-        f.policy = coexec::Policy(!dynamic::has_one_core());
+        f.policy.reset();  // measures anew: its way_problem stays, and is not looked up again
       });
   m.def("is_active", [] { return Session::active_on_this_thread() != nullptr; });
 }

@@ -35,8 +35,8 @@ PyObject* bind(PyObject* self, PyObject* instance, PyObject* /*type*/) {
   return instance ? PyMethod_New(self, instance) : Py_NewRef(self);
 }
 
+// Of objects that are never freed: what they are methods of lives as long as the process.
 PyTypeObject* make_type() {
-  // It is never freed: the type that it is a method of lives as long as the process.
   static PyMemberDef members[] = {
       {"__dictoffset__", T_PYSSIZET, offsetof(OpDoor, attributes), READONLY, nullptr},
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(OpDoor, vectorcall), READONLY, nullptr},
