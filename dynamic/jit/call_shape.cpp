@@ -11,6 +11,9 @@ constexpr int64_t kColumnBlock = 256;  // rows that one block holds at least
 constexpr int64_t kSplitItems = 16;    // with fewer items than this, blocks are what threads share
 constexpr int64_t kPointwiseChunk = 8192;
 constexpr int64_t kColumnChunk = 1024;
+constexpr int64_t kTogether = 1024;    // elements of short rows
+constexpr int64_t kAhead = 1536;       // elements
+constexpr int64_t kMaxTogether = 8;
 constexpr int64_t kTileElements = 131072;  // of a column chunk that several passes read: half of a second-level cache
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -43,6 +46,9 @@ CallShape find_call_shape(const LoopPlan& plan, const std::vector<int64_t>& size
   cut_blocks(plan, shape);
   if (plan.kind == NestKind::kRow) {
     shape.item_count = shape.kept_points;
+    const int64_t columns = std::max<int64_t>(shape.vector_size, 1);
+    shape.rows_ahead = std::max<int64_t>(1, kAhead / columns);
+    if (may_go_together(plan)) shape.rows_together = std::clamp(kTogether / columns, int64_t{1}, kMaxTogether);
   } else if (plan.kind == NestKind::kPointwise) {
     shape.chunk_size = kPointwiseChunk;
   } else {
@@ -80,6 +86,10 @@ bool has_static_blocks(const LoopPlan& plan) {
     if (dim.size == kSymbolic) return false;
   }
   return plan.kind == NestKind::kPointwise || plan.kind == NestKind::kColumn || plan.vector.size != kSymbolic;
+}
+
+bool may_go_together(const LoopPlan& plan) {
+  return plan.kind == NestKind::kRow && plan.reduced.empty() && plan.passes.size() > 1;
 }
 
 }  // namespace lockstep::dynamic::jit

@@ -15,6 +15,8 @@ struct CallShape {
   int64_t chunk_size = 1;
   int64_t chunk_count = 1;
   int64_t item_count = 1;
+  int64_t rows_together = 1;
+  int64_t rows_ahead = 1;  // a short row is done before its successor would be there
   bool is_split = false;  // few items and many blocks: blocks are shared out to threads, pass by pass
 };
 
@@ -30,5 +32,8 @@ CallModes find_call_modes(const LoopPlan& plan);
 
 // True if block size and count are the same at every call.
 bool has_static_blocks(const LoopPlan& plan);
+
+// True if several rows may go through a pass before the next begins: what a short one waits for, others need not wait for.
+bool may_go_together(const LoopPlan& plan);
 
 }  // namespace lockstep::dynamic::jit

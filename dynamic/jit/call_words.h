@@ -16,6 +16,9 @@ enum CallWord : int {
   kChunkCount,
   kSlotBytes,   // of one value for an item: 8, or 8 a column of the chunk
   kStashBytes,  // of one stashed value for an item
+  kTogether,    // rows that go through a pass before the next begins
+  kRowsAhead,   // which row the memory fetches while another is computed
+  kRowBytes,    // of scratch of each of them
   kLineShift,   // totals: so many times twice is how many rows add up in a line
   kStreams,     // not 0 if streaming stores are aligned
   kShared,      // split calls: slots of all items

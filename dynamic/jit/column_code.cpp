@@ -30,7 +30,7 @@ void KernelEmitter::emit_vector_loop(const Needed& needed, const std::vector<Val
       here.tail = tail;
       if (slot_origin) here.slot_lane = builder_.CreateSub(at, slot_origin);
       evaluate(needed.varying, here);
-      if (!tail && row.prefetch_rows) prefetch(here, layout_.dim_count - 2, row.prefetch_rows);
+      if (!tail && row.prefetch_rows) prefetch(here, layout_.dim_count - 2, constant(row.prefetch_rows));
       for (ValueId store : stores) emit_store(store, here);
     }
     if (after) after(points);

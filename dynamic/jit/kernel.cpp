@@ -225,6 +225,9 @@ Kernel::Prepared Kernel::prepare(const KernelCall& call) const {
   words[kChunkCount] = shape.chunk_count;
   words[kSlotBytes] = prepared.slot_bytes;
   words[kStashBytes] = prepared.stash_bytes;
+  words[kTogether] = shape.rows_together;
+  words[kRowsAhead] = shape.rows_ahead;
+  words[kRowBytes] = scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes;
   words[kLineShift] = plan_.has_totals ? find_line_shift(shape.item_count, shape.vector_size) : 0;
   return prepared;
 }
@@ -265,7 +268,7 @@ void Kernel::run(const Prepared& known, std::span<void* const> buffers, std::spa
 }
 
 size_t Kernel::scratch_bytes(const Prepared& prepared) const {
-  return scratch_.end() * prepared.slot_bytes + plan_.stash_count * prepared.stash_bytes + 64;
+  return prepared.shape.rows_together * prepared.words[kRowBytes] + 64;
 }
 
 void Kernel::run_items(const Prepared& prepared) const {

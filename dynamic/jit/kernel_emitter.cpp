@@ -15,6 +15,13 @@ using llvm::FixedVectorType;
 using llvm::Function;
 using llvm::Value;
 
+// After the words: item, block, partial, slots, scratch, stash, rows.
+const std::vector<KernelEmitter::Kind> KernelEmitter::kPassArguments{Kind::kNumber,  Kind::kNumber,  Kind::kAddress, Kind::kAddress,
+                                                                     Kind::kAddress, Kind::kAddress, Kind::kNumber};
+// Item, totals, slots, rows.
+const std::vector<KernelEmitter::Kind> KernelEmitter::kFinishArguments{Kind::kNumber, Kind::kAddress, Kind::kAddress,
+                                                                       Kind::kNumber};
+
 KernelEmitter::KernelEmitter(CodeContext& code, const KernelSpec& spec, const LoopPlan& plan)
     : code_(code),
       builder_(code.builder),
@@ -29,11 +36,11 @@ void KernelEmitter::emit() {
   // One way of running: each pass has one caller and becomes part of it.
   is_inline_ = !(modes.may_run_items && modes.may_split);
   for (int pass = 0; !is_inline_ && pass < static_cast<int>(plan_.passes.size()); ++pass) {
-    passes_.push_back(create_function("body" + std::to_string(pass), 7, false));
+    passes_.push_back(create_function("body" + std::to_string(pass), kPassArguments, false));
     emit_pass(pass);
     builder_.CreateRetVoid();
     if (pass >= plan_.level_count) continue;
-    finishes_.push_back(create_function("end" + std::to_string(pass), 5, false));
+    finishes_.push_back(create_function("end" + std::to_string(pass), kFinishArguments, false));
     emit_finish(pass);
     builder_.CreateRetVoid();
   }
@@ -42,11 +49,11 @@ void KernelEmitter::emit() {
   for (int pass = 0; pass < static_cast<int>(plan_.passes.size()); ++pass) emit_split(pass);
 }
 
-// Words, then `argument_count` more: numbers for items and blocks, addresses for the rest.
-Function* KernelEmitter::create_function(const std::string& name, int argument_count, bool is_public) {
-  std::vector<llvm::Type*> types{builder_.getPtrTy(), builder_.getInt64Ty()};
-  for (int i = 2; i < argument_count; ++i) {
-    types.push_back(i == 2 ? static_cast<llvm::Type*>(builder_.getInt64Ty()) : builder_.getPtrTy());
+// Words, then what `kinds` says.
+Function* KernelEmitter::create_function(const std::string& name, const std::vector<Kind>& kinds, bool is_public) {
+  std::vector<llvm::Type*> types{builder_.getPtrTy()};
+  for (Kind kind : kinds) {
+    types.push_back(kind == Kind::kNumber ? static_cast<llvm::Type*>(builder_.getInt64Ty()) : builder_.getPtrTy());
   }
   auto* type = llvm::FunctionType::get(builder_.getVoidTy(), types, false);
   auto linkage = is_public ? Function::ExternalLinkage : Function::InternalLinkage;
@@ -85,10 +92,14 @@ Value* KernelEmitter::minimum(Value* a, Value* b) { return builder_.CreateSelect
 // In the entry block, where words are the same all over the function.
 Value* KernelEmitter::word(int index) {
   if (index == kSlotBytes && plan_.kind == NestKind::kRow) return constant(8);
-  if ((index == kBlockSize || index == kBlockCount) && has_static_blocks(plan_)) {
-    CallShape shape = static_shape();
-    return constant(index == kBlockSize ? shape.block_size : shape.block_count);
+  if (has_static_blocks(plan_)) {
+    const CallShape shape = static_shape();
+    if (index == kBlockSize) return constant(shape.block_size);
+    if (index == kBlockCount) return constant(shape.block_count);
+    if (index == kTogether) return constant(shape.rows_together);
+    if (index == kRowsAhead) return constant(shape.rows_ahead);
   }
+  if (index == kTogether && !may_go_together(plan_)) return constant(1);
   Value*& known = frame_.known_words[index];
   if (known) return known;
   BasicBlock& entry = frame_.function->getEntryBlock();
@@ -142,6 +153,10 @@ void KernelEmitter::decode(Value* linear, int first_dim, int end_dim) {
 void KernelEmitter::decode_item(Value* item) { decode(item, 0, static_cast<int>(plan_.kept.size())); }
 
 void KernelEmitter::emit_loop(Value* from, Value* to, int64_t step, const std::function<void(Value*)>& body) {
+  emit_loop(from, to, constant(step), body);
+}
+
+void KernelEmitter::emit_loop(Value* from, Value* to, Value* step, const std::function<void(Value*)>& body) {
   BasicBlock* before = builder_.GetInsertBlock();
   BasicBlock* inside = BasicBlock::Create(builder_.getContext(), "", frame_.function);
   BasicBlock* after = BasicBlock::Create(builder_.getContext(), "", frame_.function);
@@ -150,7 +165,7 @@ void KernelEmitter::emit_loop(Value* from, Value* to, int64_t step, const std::f
   auto* counter = builder_.CreatePHI(builder_.getInt64Ty(), 2);
   counter->addIncoming(from, before);
   body(counter);
-  Value* next = builder_.CreateAdd(counter, constant(step), "", true, true);
+  Value* next = builder_.CreateAdd(counter, step, "", true, true);
   counter->addIncoming(next, builder_.GetInsertBlock());
   builder_.CreateCondBr(builder_.CreateICmpSLT(next, to), inside, after);
   builder_.SetInsertPoint(after);
@@ -197,6 +212,24 @@ void KernelEmitter::for_each_column(const std::function<void(Value*)>& body) {
   emit_loop(constant(0), word(kChunkSize), kLanes, body);
 }
 
+// Whose numbers begin with 0.
+void KernelEmitter::for_each_row(Value* rows, const std::function<void(Value*)>& body) {
+  auto* known = llvm::dyn_cast<llvm::ConstantInt>(rows);
+  if (known && known->isOne()) return body(constant(0));
+  emit_loop(constant(0), rows, 1, [&](Value* row) {
+    Frame outside = frame_;
+    body(row);
+    outside.known_words = frame_.known_words;
+    frame_ = std::move(outside);
+  });
+}
+
+// From the scratch of the first row to that of another.
+Value* KernelEmitter::add_rows(Value* address, Value* row) {
+  auto* known = llvm::dyn_cast<llvm::ConstantInt>(row);
+  return known && known->isZero() ? address : add_bytes(address, builder_.CreateMul(row, word(kRowBytes)));
+}
+
 Value* KernelEmitter::fold_reductions(int pass, size_t index, Value* total, Value* value) {
   const Instruction& instruction = spec_.body[plan_.passes[pass].reductions[index]];
   return emit_fold(code_, instruction.kind, instruction.type, total, value);
@@ -234,7 +267,7 @@ void KernelEmitter::emit_fold_totals(int pass, Value* totals, Value* partial) {
   });
 }
 
-// finish<p>(words, item, unused, totals, slots): what later passes and reduced outputs need of this pass's totals.
+// finish<p>(words, item, totals, slots, rows): what later passes and reduced outputs need of this pass's totals.
 void KernelEmitter::emit_finish(int pass) {
   std::vector<ValueId> saved;
   for (ValueId i = 0; i < static_cast<ValueId>(spec_.body.size()); ++i) {
@@ -248,17 +281,22 @@ void KernelEmitter::emit_finish(int pass) {
   Point point;
   point.pass = pass;
   point.is_finish = true;
-  point.totals = argument(3);
-  point.slots = argument(4);
   auto save = [&](Point& here) {
     for (ValueId value : saved) save_slot(value, here.values.at(value), here);
   };
   if (plan_.kind == NestKind::kRow) {
-    decode_item(argument(1));
-    evaluate(needed.invariant, point);
-    for (ValueId store : stores) emit_store(store, point);
-    save(point);
+    for_each_row(argument(4), [&](Value* row) {
+      Point here = point;
+      here.totals = add_rows(argument(2), row);
+      here.slots = add_rows(argument(3), row);
+      decode_item(builder_.CreateAdd(argument(1), row));
+      evaluate(needed.invariant, here);
+      for (ValueId store : stores) emit_store(store, here);
+      save(here);
+    });
   } else {
+    point.totals = argument(2);
+    point.slots = argument(3);
     Value* chunk_count = word(kChunkCount);
     decode_item(builder_.CreateUDiv(argument(1), chunk_count));
     Value* from = builder_.CreateMul(builder_.CreateURem(argument(1), chunk_count), word(kChunkSize));
@@ -273,46 +311,49 @@ void KernelEmitter::emit_finish(int pass) {
 }
 
 void KernelEmitter::emit_run() {
-  Function* function = create_function(kRunName, 4, true);
-  Value* scratch = function->getArg(3);
-  auto part = [&](int slot) { return add_bytes(scratch, builder_.CreateMul(word(kSlotBytes), constant(slot))); };
-  Value* accumulators = part(scratch_.accumulators());
-  Value* partial = part(scratch_.partial());
-  Value* totals = part(scratch_.total());
-  Value* slots = part(scratch_.slots());
-  Value* stashes = part(scratch_.end());
-  emit_loop(function->getArg(1), function->getArg(2), 1, [&](Value* item) {
+  Function* function = create_function(kRunName, {Kind::kNumber, Kind::kNumber, Kind::kAddress}, true);
+  Value* end = function->getArg(2);
+  emit_loop(function->getArg(1), end, word(kTogether), [&](Value* item) {
+    Value* rows = minimum(word(kTogether), builder_.CreateSub(end, item));
     for (int pass = 0; pass < static_cast<int>(plan_.passes.size()); ++pass) {
-      bool folds = pass < plan_.level_count;
-      auto call = [&](Value* block, Value* target) {
-        emit_call(false, pass, {frame_.words, item, block, target, slots, accumulators, stashes});
-      };
-      auto emit_blocks = [&] {
-        if (folds) emit_clear_totals(pass, totals);
-        emit_loop(constant(0), block_count(), 1, [&](Value* block) {
-          call(block, partial);
-          if (folds) emit_fold_totals(pass, totals, partial);
-        });
-      };
-      if (plan_.kind == NestKind::kPointwise) {
-        call(constant(0), partial);
-        continue;
-      }
-      // A single block's partial result is the total.
-      if (is_inline_ && static_shape().block_count == 1) {
-        call(constant(0), totals);
-      } else if (is_inline_) {
-        emit_blocks();
-      } else {
-        emit_if(builder_.CreateICmpEQ(block_count(), constant(1)), [&] { call(constant(0), totals); }, emit_blocks);
-      }
-      if (folds) emit_call(true, pass, {frame_.words, item, constant(0), totals, slots});
+      emit_run_pass(pass, item, rows, function->getArg(3));
     }
   });
   if (std::any_of(plan_.passes.begin(), plan_.passes.end(), [](const Pass& pass) { return pass.streams; })) {
     builder_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
   }
   builder_.CreateRetVoid();
+}
+
+// All blocks of an item, or some rows of one block each, and what follows from their totals.
+void KernelEmitter::emit_run_pass(int pass, Value* item, Value* rows, Value* scratch) {
+  auto part = [&](int slot) { return add_bytes(scratch, builder_.CreateMul(word(kSlotBytes), constant(slot))); };
+  Value* accumulators = part(scratch_.accumulators());
+  Value* partial = part(scratch_.partial());
+  Value* totals = part(scratch_.total());
+  Value* slots = part(scratch_.slots());
+  Value* stashes = part(scratch_.end());
+  const bool folds = pass < plan_.level_count;
+  auto call = [&](Value* block, Value* target, Value* count) {
+    emit_call(false, pass, {frame_.words, item, block, target, slots, accumulators, stashes, count});
+  };
+  auto emit_blocks = [&] {
+    if (folds) emit_clear_totals(pass, totals);
+    emit_loop(constant(0), block_count(), 1, [&](Value* block) {
+      call(block, partial, constant(1));
+      if (folds) emit_fold_totals(pass, totals, partial);
+    });
+  };
+  if (plan_.kind == NestKind::kPointwise) return call(constant(0), partial, constant(1));
+  // A single block's partial result is the total.
+  if (is_inline_ && static_shape().block_count == 1) {
+    call(constant(0), totals, rows);
+  } else if (is_inline_) {
+    emit_blocks();
+  } else {
+    emit_if(builder_.CreateICmpEQ(block_count(), constant(1)), [&] { call(constant(0), totals, rows); }, emit_blocks);
+  }
+  if (folds) emit_call(true, pass, {frame_.words, item, totals, slots, rows});
 }
 
 void KernelEmitter::emit_split(int pass) {
@@ -324,19 +365,20 @@ void KernelEmitter::emit_split(int pass) {
     Value* bytes = builder_.CreateMul(word(kSlotBytes), constant(scratch_.reduction_count));
     return add_bytes(word(kPartials), builder_.CreateMul(number, bytes));
   };
-  Function* function = create_function("pass" + std::to_string(pass), 4, true);
+  const std::vector<Kind> kinds{Kind::kNumber, Kind::kNumber, Kind::kAddress};
+  Function* function = create_function("pass" + std::to_string(pass), kinds, true);
   Value* scratch = function->getArg(3);
   emit_loop(function->getArg(1), function->getArg(2), 1, [&](Value* number) {
     Value* item = builder_.CreateUDiv(number, block_count());
     Value* block = builder_.CreateURem(number, block_count());
     Value* stash_bytes = builder_.CreateMul(word(kStashBytes), constant(plan_.stash_count));
     Value* stashes = add_bytes(word(kStash), builder_.CreateMul(item, stash_bytes));
-    emit_call(false, pass, {frame_.words, item, block, partial_of(number), slots_of(item), scratch, stashes});
+    emit_call(false, pass, {frame_.words, item, block, partial_of(number), slots_of(item), scratch, stashes, constant(1)});
   });
   if (plan_.passes[pass].streams) builder_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
   builder_.CreateRetVoid();
   if (pass >= plan_.level_count) return;
-  function = create_function("finish" + std::to_string(pass), 4, true);
+  function = create_function("finish" + std::to_string(pass), kinds, true);
   scratch = function->getArg(3);
   emit_loop(function->getArg(1), function->getArg(2), 1, [&](Value* item) {
     emit_clear_totals(pass, scratch);
@@ -344,7 +386,7 @@ void KernelEmitter::emit_split(int pass) {
       Value* number = builder_.CreateAdd(builder_.CreateMul(item, block_count()), block);
       emit_fold_totals(pass, scratch, partial_of(number));
     });
-    emit_call(true, pass, {frame_.words, item, constant(0), scratch, slots_of(item)});
+    emit_call(true, pass, {frame_.words, item, scratch, slots_of(item), constant(1)});
   });
   builder_.CreateRetVoid();
 }

@@ -57,6 +57,7 @@ class KernelEmitter {
 
   // kernel_emitter.cpp
   void emit_run();
+  void emit_run_pass(int pass, Value* item, Value* rows, Value* scratch);
   void emit_split(int pass);
   void emit_pass(int pass);
   void emit_finish(int pass);
@@ -64,8 +65,12 @@ class KernelEmitter {
   void emit_fold_totals(int pass, Value* totals, Value* partial);
   void emit_clear_totals(int pass, Value* totals);
   void for_each_column(const std::function<void(Value* lane)>& body);  // row: once, with null
+  void for_each_row(Value* rows, const std::function<void(Value* row)>& body);
+  Value* add_rows(Value* address, Value* row);
   Value* fold_reductions(int pass, size_t index, Value* total, Value* value);
-  llvm::Function* create_function(const std::string& name, int argument_count, bool is_public);
+  enum class Kind : uint8_t { kNumber, kAddress };  // of an argument
+  static const std::vector<Kind> kPassArguments, kFinishArguments;
+  llvm::Function* create_function(const std::string& name, const std::vector<Kind>& kinds, bool is_public);
   Value* argument(int index);
 
   void open_frame(llvm::Function* function);
@@ -81,6 +86,7 @@ class KernelEmitter {
   void decode(Value* linear, int first_dim, int end_dim);  // sets index and moves the addresses
   void decode_item(Value* item);
   void emit_loop(Value* from, Value* to, int64_t step, const std::function<void(Value*)>& body);
+  void emit_loop(Value* from, Value* to, Value* step, const std::function<void(Value*)>& body);
   void emit_if(Value* condition, const std::function<void()>& yes, const std::function<void()>& no);
 
   // point_code.cpp
@@ -105,8 +111,9 @@ class KernelEmitter {
   Value* widen(ValueId reduction, Value* narrow);
   Value* identity(ValueId reduction, llvm::Type* lane);
 
-  // row_code.cpp, column_code.cpp. Arguments of a pass function: words, item, block, partial, slots, scratch, stash.
+  // row_code.cpp, column_code.cpp. Arguments of a pass function: words, item, block, partial, slots, scratch, stash, rows.
   void emit_row_pass(int pass);
+  void emit_row_blocks(int pass, const Needed& needed, const std::vector<Value*>& wide);
   void find_lines(int pass, Value* item);
   void emit_row(int pass, const Needed& needed, Value* from, Value* to, Value* stash_row,
                 const std::vector<Value*>& wide);
@@ -114,7 +121,7 @@ class KernelEmitter {
                     const std::vector<Value*>& wide);
   void emit_row_body(int pass, const Needed& needed, const Point& row, Value* at, const Tail* tail, Value* stash_row,
                      const std::vector<Value*>& accumulators);
-  void prefetch(const Point& point, int dim, int64_t steps);
+  void prefetch(const Point& point, int dim, Value* steps);
   void emit_column_pass(int pass);
   void emit_pointwise_pass(int pass);
   struct Row {

@@ -144,12 +144,14 @@ void find_slots(const KernelSpec& spec, LoopPlan& plan) {
   }
 }
 
-// Walks back from what a pass makes; calls `visit` for expensive values that vary along the row.
+// Walks back from what each pass makes. Of expensive values that vary along the row, the first pass that needs one computes
+// it; a stash keeps it for later ones.
 void find_stashes(const KernelSpec& spec, LoopPlan& plan) {
   plan.stashes.assign(spec.body.size(), -1);
   plan.stash_passes.assign(spec.body.size(), -1);
   if (plan.kind != NestKind::kRow) return;
   std::vector<int> first_pass(spec.body.size(), -1);
+  std::vector<int> expensive_counts(plan.passes.size());
   for (int pass = 0; pass < static_cast<int>(plan.passes.size()); ++pass) {
     std::vector<char> is_needed(spec.body.size());
     for (ValueId root : plan.passes[pass].reductions) is_needed[spec.body[root].operands[0]] = 1;
@@ -160,6 +162,7 @@ void find_stashes(const KernelSpec& spec, LoopPlan& plan) {
       if (is_expensive(spec.body[i].op) && plan.varies(i, plan.vector)) {
         if (first_pass[i] < 0) {
           first_pass[i] = pass;
+          ++expensive_counts[pass];
         } else {
           if (plan.stashes[i] < 0) plan.stashes[i] = plan.stash_count++;
           plan.stash_passes[i] = first_pass[i];
@@ -169,12 +172,8 @@ void find_stashes(const KernelSpec& spec, LoopPlan& plan) {
       for (int k = 0; k < row_of(spec.body[i].op).arity; ++k) is_needed[spec.body[i].operands[k]] = 1;
     }
   }
-}
-
-// The last pass that computes what a stash keeps, since it waits for memory least; else the last.
-int find_prefetch_pass(const LoopPlan& plan) {
-  const int stashing = plan.stash_passes.empty() ? -1 : *std::max_element(plan.stash_passes.begin(), plan.stash_passes.end());
-  return stashing > 0 ? stashing : static_cast<int>(plan.passes.size()) - 1;
+  for (int pass = 1; pass < static_cast<int>(plan.passes.size()); ++pass)
+    if (pass == 1 || expensive_counts[pass] >= expensive_counts[plan.prefetch_pass]) plan.prefetch_pass = pass;
 }
 
 }  // namespace
@@ -207,7 +206,6 @@ LoopPlan make_plan(const KernelSpec& spec) {
   place_in_passes(spec, plan);
   find_slots(spec, plan);
   find_stashes(spec, plan);
-  plan.prefetch_pass = find_prefetch_pass(plan);
   return plan;
 }
 

@@ -51,7 +51,7 @@ struct LoopPlan {
   std::vector<int> stashes;  // of values that a pass keeps for later ones; -1 without
   std::vector<int> stash_passes;
   int stash_count = 0;
-  int prefetch_pass = 0;  // of a row: while it computes, the memory fetches the next row; 0 for none
+  int prefetch_pass = 0;  // of a row, the one that computes most: meanwhile the memory fetches a row to come; 0 for none
   std::vector<ValueFacts> facts;
   int64_t reduced_mask = 0;
   bool has_totals = false;

@@ -25,12 +25,6 @@ Value* fold_lanes(CodeContext& code, ReduceKind kind, DType type, Value* lanes) 
   return code.builder.CreateExtractElement(lanes, uint64_t{0});
 }
 
-// Which row to fetch while another is computed: a short one is done before its successor would be there.
-int64_t rows_ahead(int64_t columns) {
-  constexpr int64_t kAhead = 2048;  // values
-  return columns == kSymbolic ? 1 : std::max<int64_t>(1, kAhead / std::max<int64_t>(1, columns));
-}
-
 }  // namespace
 
 // Moves the addresses of totals to the line that the row adds to.
@@ -46,16 +40,25 @@ void KernelEmitter::find_lines(int pass, Value* item) {
 }
 
 void KernelEmitter::emit_row_pass(int pass) {
+  const Needed needed = find_needed(roots_of(pass), pass, false);
+  std::vector<Value*> wide;
+  for (ValueId reduction : plan_.passes[pass].reductions)
+    wide.push_back(create_local(FixedVectorType::get(wide_lane(reduction), kLanes)));
+  const std::vector<Value*> first = frame_.arguments;
+  for_each_row(argument(7), [&](Value* row) {
+    frame_.arguments[1] = builder_.CreateAdd(first[1], row);
+    for (int place : {3, 4, 6}) frame_.arguments[place] = add_rows(first[place], row);
+    emit_row_blocks(pass, needed, wide);
+  });
+}
+
+void KernelEmitter::emit_row_blocks(int pass, const Needed& needed, const std::vector<Value*>& wide) {
   Value* partial = argument(3);
   decode_item(argument(1));
   find_lines(pass, argument(1));
-  Needed needed = find_needed(roots_of(pass), pass, false);
-  std::vector<Value*> wide;
-  for (ValueId reduction : plan_.passes[pass].reductions) {
-    llvm::Type* lane = wide_lane(reduction);
-    wide.push_back(create_local(FixedVectorType::get(lane, kLanes)));
-    builder_.CreateStore(identity(reduction, lane), wide.back());
-  }
+  const auto& reductions = plan_.passes[pass].reductions;
+  for (size_t i = 0; i < wide.size(); ++i)
+    builder_.CreateStore(identity(reductions[i], wide_lane(reductions[i])), wide[i]);
   int first = static_cast<int>(plan_.kept.size());
   int last = layout_.dim_count - 1;
   Value* begin = builder_.CreateMul(argument(2), word(kBlockSize));
@@ -75,7 +78,7 @@ void KernelEmitter::emit_row_pass(int pass) {
     });
   }
   for (size_t i = 0; i < wide.size(); ++i) {
-    ValueId reduction = plan_.passes[pass].reductions[i];
+    ValueId reduction = reductions[i];
     const Instruction& instruction = spec_.body[reduction];
     llvm::Type* lane = wide_lane(reduction);
     Value* lanes = builder_.CreateLoad(FixedVectorType::get(lane, kLanes), wide[i]);
@@ -153,12 +156,12 @@ void KernelEmitter::emit_segment(int pass, const Needed& needed, const Point& ro
 }
 
 // Asks for what the point's loads will read `steps` further along a loop dim; the hardware does not look past a page.
-void KernelEmitter::prefetch(const Point& point, int dim, int64_t steps) {
+void KernelEmitter::prefetch(const Point& point, int dim, Value* steps) {
   for (int buffer = 0; buffer < layout_.buffer_count; ++buffer) {
     const Buffer& from = spec_.buffers[buffer];
     int64_t step = plan_.stride(spec_, buffer, *dims_[dim]);
     if (from.access == Access::kOut || plan_.stride(spec_, buffer, plan_.vector) != 1 || step == 0) continue;
-    Value* ahead = builder_.CreateAdd(point.at, builder_.CreateMul(stride(buffer, dim), constant(steps)));
+    Value* ahead = builder_.CreateAdd(point.at, builder_.CreateMul(stride(buffer, dim), steps));
     Value* address = add_bytes(frame_.buffers[buffer], builder_.CreateMul(ahead, constant(bytes_of(from.type))));
     builder_.CreateIntrinsic(llvm::Intrinsic::prefetch, {builder_.getPtrTy()},
                              {address, builder_.getInt32(0), builder_.getInt32(2), builder_.getInt32(1)});
@@ -173,7 +176,7 @@ void KernelEmitter::emit_row_body(int pass, const Needed& needed, const Point& r
   point.stash_at = builder_.CreateAdd(stash_row, at);
   evaluate(needed.varying, point);
   if (!tail && pass > 0 && pass == plan_.prefetch_pass && plan_.reduced.empty() && !plan_.kept.empty()) {
-    prefetch(point, static_cast<int>(plan_.kept.size()) - 1, rows_ahead(plan_.vector.size));
+    prefetch(point, static_cast<int>(plan_.kept.size()) - 1, word(kRowsAhead));
   }
   for (ValueId store : plan_.passes[pass].stores) emit_store(store, point);
   for (ValueId store : plan_.passes[pass].totals) emit_total(store, point);

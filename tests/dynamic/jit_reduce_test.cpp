@@ -142,6 +142,42 @@ TEST_P(JitReduce, SoftmaxAlongAnyDim) {
   }
 }
 
+// Several short rows go through each pass together; what comes out is what each alone comes to, in place, too.
+TEST_P(JitReduce, ShortRowsGiveTheBitsThatEachGivesAlone) {
+  for (int64_t width : {1, 7, 50, 128, 300, 1000}) {
+    const at::Tensor x = at::randn({21, width}) * 3;
+    at::Tensor alone = at::empty_like(x);
+    auto row_kernel = compile_or_fail(softmax_spec({1, width}, {width, 1}, {1}, false), GetParam());
+    ASSERT_TRUE(row_kernel);
+    for (int64_t row = 0; row < x.size(0); ++row) run_on(*row_kernel, {x[row], alone[row]});
+    const std::vector<int64_t> sizes = x.sizes().vec(), any(2, kSymbolic);
+    for (bool is_symbolic : {false, true}) {
+      const KernelSpec spec = softmax_spec(is_symbolic ? any : sizes, {is_symbolic ? kSymbolic : width, 1}, {1}, false);
+      auto kernel = compile_or_fail(spec, GetParam());
+      ASSERT_TRUE(kernel);
+      at::Tensor y = at::empty_like(x);
+      if (is_symbolic) {
+        run_on(*kernel, {x, y}, sizes, {width, width});
+      } else {
+        run_on(*kernel, {x, y});
+      }
+      EXPECT_TRUE(has_same_bits(y, alone)) << width << is_symbolic;
+    }
+    KernelSpec in_place;
+    in_place.sizes = sizes;
+    const int b = in_place.add_buffer(DType::kFloat32, Access::kInOut, {width, 1});
+    const ValueId value = in_place.load(b);
+    const ValueId shifted = in_place.binary(Op::k_sub, value, in_place.reduce(ReduceKind::kMax, value, {1}));
+    const ValueId e = in_place.unary(Op::k_exp, shifted);
+    in_place.store(b, in_place.binary(Op::k_div, e, in_place.reduce(ReduceKind::kSum, e, {1})));
+    auto kernel = compile_or_fail(in_place, GetParam());
+    ASSERT_TRUE(kernel);
+    at::Tensor z = x.clone();
+    run_on(*kernel, {z});
+    EXPECT_TRUE(has_same_bits(z, alone)) << width;
+  }
+}
+
 TEST_P(JitReduce, OneKernelServesAllRows) {
   auto kernel = compile_or_fail(softmax_spec({kSymbolic, kSymbolic}, {kSymbolic, 1}, {1}, false), GetParam());
   auto columns = compile_or_fail(softmax_spec({kSymbolic, kSymbolic}, {kSymbolic, 1}, {0}, false), GetParam());
