@@ -16,8 +16,8 @@ using llvm::Function;
 using llvm::Value;
 
 // After the words: item, block, partial, slots, scratch, stash, rows.
-const std::vector<KernelEmitter::Kind> KernelEmitter::kPassArguments{Kind::kNumber,  Kind::kNumber,  Kind::kAddress, Kind::kAddress,
-                                                                     Kind::kAddress, Kind::kAddress, Kind::kNumber};
+const std::vector<KernelEmitter::Kind> KernelEmitter::kPassArguments{
+    Kind::kNumber, Kind::kNumber, Kind::kAddress, Kind::kAddress, Kind::kAddress, Kind::kAddress, Kind::kNumber};
 // Item, totals, slots, rows.
 const std::vector<KernelEmitter::Kind> KernelEmitter::kFinishArguments{Kind::kNumber, Kind::kAddress, Kind::kAddress,
                                                                        Kind::kNumber};
