@@ -1,5 +1,7 @@
 #include "dynamic/kernels/mt19937_block.h"
 
+#include <xmmintrin.h>
+
 #include <algorithm>
 
 #include "dynamic/kernels/vector_loops.h"
@@ -27,13 +29,39 @@ WordSource::WordSource(at::CPUGeneratorImpl& generator, int64_t word_count) : ge
 }
 
 WordSource::~WordSource() {
-  if (!is_changed_) return;
+  if (is_copy_ || !is_changed_) return;
   auto data = engine_->data();
   std::memcpy(data.state_.data(), states_[current_], sizeof(data.state_));
   data.next_ = static_cast<uint32_t>(used_);
   data.left_ = static_cast<int>(kBlock - used_ + 1);
   engine_->set_data(data);
   generator_.set_engine(*engine_);
+}
+
+WordSource::WordSource(const WordSource& other)
+    : generator_(other.generator_), engine_(other.engine_), is_copy_(true), used_(other.used_), current_(other.current_) {
+  std::memcpy(states_[current_], other.states_[current_], kBlock * sizeof(uint32_t));
+}
+
+void WordSource::go_on_from(const WordSource& other) {
+  is_changed_ = true;
+  used_ = other.used_;
+  current_ = other.current_;
+  std::memcpy(states_[current_], other.states_[current_], kBlock * sizeof(uint32_t));
+}
+
+void WordSource::skip(int64_t count) {
+  is_changed_ |= count > 0;
+  while (count > 0) {
+    if (used_ == kBlock) {
+      vector_loops().skip_block(states_[current_], states_[1 - current_]);
+      current_ = 1 - current_;
+      used_ = 0;
+    }
+    const int64_t skipped = std::min(kBlock - used_, count);
+    used_ += skipped;
+    count -= skipped;
+  }
 }
 
 int64_t WordSource::take_some(uint32_t* words, int64_t capacity, int64_t wanted) {
@@ -72,6 +100,11 @@ int64_t WordSource::take_rest_of_block(uint32_t* words, int64_t wanted) {
 void WordSource::next_block(uint32_t* words) {
   vector_loops().next_block(states_[current_], states_[1 - current_], words);
   current_ = 1 - current_;
+}
+
+bool may_share_drawing() {
+  constexpr unsigned kFlushes = 0x8040;  // denormals
+  return loop_threads() > 1 && !at::in_parallel_region() && (_mm_getcsr() & kFlushes) == 0;
 }
 
 }  // namespace lockstep::dynamic

@@ -22,9 +22,9 @@ constexpr int64_t kLongest = 4 * WordSource::kBlock;  // elements that draw_elem
 constexpr uint64_t kPairFrom = 1ULL << 28;            // a range from here on takes two words an element
 constexpr float kNever = std::numeric_limits<float>::quiet_NaN();
 
-// consume(words, first, count) with a source of its own.
+// consume(words, first, count) with a source of its own; perhaps by two threads at a time.
 template <typename Consume>
-void draw(CPUGeneratorImpl& generator, int64_t count, int64_t words_per_element, Consume consume) {
+void draw(CPUGeneratorImpl& generator, int64_t count, int64_t words_per_element, const Consume& consume) {
   WordSource source(generator, count * words_per_element);
   draw_elements(source, count, words_per_element, consume);
 }
@@ -57,8 +57,8 @@ void bernoulli_each(const TensorBase& self, const TensorBase& p, Out one, CPUGen
                     const UniformRange<Real>& unit) {
   Out* out = data_of<Out>(self);
   const Real* limits = p.const_data_ptr<Real>();
-  Real values[kLongest];
   draw(generator, self.numel(), sizeof(Real) / 4, [&](const uint32_t* words, int64_t first, int64_t count) {
+    Real values[kLongest];
     uniform(words, count, unit, values);
     for (int64_t i = 0; i < count; ++i) out[first + i] = values[i] < limits[first + i] ? one : Out{0};
   });
@@ -103,8 +103,8 @@ void uniform_rounded(const TensorBase& self, double from, double to, bool is_fus
   const auto low = static_cast<float>(from);
   const UniformRange<float> range{low, static_cast<float>(to) - low, kNever, is_fused};
   const auto lowest = static_cast<Out>(low), upper = static_cast<Out>(static_cast<float>(to));
-  float exact[kLongest];
   draw(generator, self.numel(), 1, [&](const uint32_t* words, int64_t first, int64_t count) {
+    float exact[kLongest];
     vector_loops().uniform_float(words, count, range, exact);
     for (int64_t i = 0; i < count; ++i) {
       const Out value = rounded(exact[i], Out{});
@@ -151,8 +151,8 @@ template <typename Out>
 void normal_rounded(const TensorBase& self, double mean, double std, CPUGeneratorImpl& generator) {
   Out* out = data_of<Out>(self);
   const int64_t size = self.numel();
-  float exact[kLongest];
   const auto transform = [&](const uint32_t* words, int64_t first, int64_t group_count) {
+    float exact[kLongest];
     const int64_t count = group_count * kGroup;
     vector_loops().uniform_float(words, count, kUnitFloat, exact);
     transform_to_normal(exact, count, static_cast<float>(mean), static_cast<float>(std));
@@ -220,8 +220,8 @@ void fill_bernoulli(const TensorBase& self, const TensorBase& p, CPUGeneratorImp
 void fill_bernoulli_bits(uint8_t* bits, int64_t count, double p, CPUGeneratorImpl& generator) {
   const int64_t threshold = threshold_of(p);
   WordSource source(generator, 2 * count);
-  uint8_t bytes[kLongest];
   draw_elements(source, count / 8, 16, [&](const uint32_t* words, int64_t first, int64_t group_count) {
+    uint8_t bytes[kLongest];
     vector_loops().bernoulli_8(words, 8 * group_count, threshold, 1, bytes);
     for (int64_t i = 0; i < group_count; ++i) {
       uint64_t group;
@@ -232,6 +232,7 @@ void fill_bernoulli_bits(uint8_t* bits, int64_t count, double p, CPUGeneratorImp
   const int64_t rest = count % 8;
   if (!rest) return;
   uint32_t words[16];
+  uint8_t bytes[8];
   source.take(words, 2 * rest);
   vector_loops().bernoulli_8(words, rest, threshold, 1, bytes);
   uint8_t last = 0;

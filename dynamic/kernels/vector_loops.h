@@ -21,6 +21,7 @@ struct UniformRange {
 struct VectorLoops {
   // The state after `state` and its tempered words. `state` has room for one word more (left changed).
   void (*next_block)(uint32_t* state, uint32_t* next_state, uint32_t* words);
+  void (*skip_block)(uint32_t* state, uint32_t* next_state);  // without the words
   void (*temper)(const uint32_t* state, int64_t count, uint32_t* words);
 
   // out[i] = pair i's low 53 bits < threshold ? one : 0

@@ -17,28 +17,34 @@ static inline Word tempered(Word y) {
 }
 
 // Lanes [i, i + LOCKSTEP_LANES) of the next state; `far` is where the recurrence reaches 397 words ahead.
+template <bool kWantsWords>
 static inline void step(const uint32_t* state, const uint32_t* far, int i, uint32_t* next, uint32_t* words) {
   const Lanes here = load(state + i);
   const Lanes after = load(state + i + 1);
   const Lanes mixed = (here & 0x80000000u) | (after & 0x7fffffffu);
   const Lanes fresh = load(far) ^ (mixed >> 1) ^ (-(after & 1u) & 0x9908b0dfu);
   store(next + i, fresh);
-  store(words + i, tempered(fresh));
+  if constexpr (kWantsWords) store(words + i, tempered(fresh));
 }
 
 // The last register of each part overlaps the one before: the old state is kept, so computing a lane twice is harmless.
-static void next_block(uint32_t* state, uint32_t* next, uint32_t* words) {
+template <bool kWantsWords>
+static inline void renew(uint32_t* state, uint32_t* next, uint32_t* words) {
   constexpr int kCount = 624, kAhead = 397, kFirst = kCount - kAhead;
   int i = 0;
-  for (; i + LOCKSTEP_LANES <= kFirst; i += LOCKSTEP_LANES) step(state, state + i + kAhead, i, next, words);
+  for (; i + LOCKSTEP_LANES <= kFirst; i += LOCKSTEP_LANES)
+    step<kWantsWords>(state, state + i + kAhead, i, next, words);
   i = kFirst - LOCKSTEP_LANES;
-  step(state, state + i + kAhead, i, next, words);
+  step<kWantsWords>(state, state + i + kAhead, i, next, words);
   state[kCount] = next[0];
   for (i = kFirst; i + LOCKSTEP_LANES <= kCount; i += LOCKSTEP_LANES)
-    step(state, next + i - kFirst, i, next, words);
+    step<kWantsWords>(state, next + i - kFirst, i, next, words);
   i = kCount - LOCKSTEP_LANES;
-  step(state, next + i - kFirst, i, next, words);
+  step<kWantsWords>(state, next + i - kFirst, i, next, words);
 }
+
+static void next_block(uint32_t* state, uint32_t* next, uint32_t* words) { renew<true>(state, next, words); }
+static void skip_block(uint32_t* state, uint32_t* next) { renew<false>(state, next, nullptr); }
 
 static void temper(const uint32_t* state, int64_t count, uint32_t* words) {
   for (int64_t i = 0; i < count; ++i) words[i] = tempered(state[i]);
@@ -125,6 +131,7 @@ static void remainder_int(const uint32_t* words, int64_t count, double divisor, 
 }
 
 constexpr VectorLoops kLoops = {next_block,
+                                skip_block,
                                 temper,
                                 bernoulli<uint8_t>,
                                 bernoulli<uint16_t>,

@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <xmmintrin.h>
 
 #include <cstring>
 #include <functional>
@@ -11,6 +13,7 @@
 
 #include "dynamic/kernels/random_check.h"
 #include "dynamic/kernels/vector_loops.h"
+#include "tests/support/helped_board.h"
 
 namespace lockstep::dynamic {
 namespace {
@@ -245,6 +248,60 @@ TEST_P(Random, FlushedDenormalNumbers) {
       Sampler::kNormal, kFloating, 16, [](const Tensor& t, const Generator& g) { return try_normal_(t, 0, 1e-38, g); },
       [](Tensor& t, const Generator& g) { t.normal_(0, 1e-38, g); });
   at::globalContext().setFlushDenormal(false);
+}
+
+constexpr int64_t kMany = 300001;  // so many that two threads draw them
+
+void expect_many_are_the_same() {
+  const auto sample = [](Sampler sampler, const Tensor& like, const Own& own, const Eager& eager) {
+    if (is_declined(sampler, like.scalar_type())) return;
+    for (const int64_t drawn : {0, 1, 623}) expect_same(like, 5, drawn, own, eager);
+  };
+  const Tensor floats = at::ones({kMany}), doubles = at::ones({kMany}, at::kDouble), half = at::ones({kMany}, at::kBFloat16);
+  const Tensor p = at::linspace(0, 1, kMany);
+  sample(Sampler::kBernoulli, floats, [](const Tensor& t, const Generator& g) { return try_bernoulli_(t, 0.9, g); },
+         [](Tensor& t, const Generator& g) { t.bernoulli_(0.9, g); });
+  sample(Sampler::kBernoulliEach, floats, [&](const Tensor& t, const Generator& g) { return try_bernoulli_(t, p, g); },
+         [&](Tensor& t, const Generator& g) { t.bernoulli_(p, g); });
+  for (const Tensor& like : {floats, doubles, half}) {
+    sample(Sampler::kUniform, like, [](const Tensor& t, const Generator& g) { return try_uniform_(t, -1, 2, g); },
+           [](Tensor& t, const Generator& g) { t.uniform_(-1, 2, g); });
+    sample(Sampler::kNormal, like, [](const Tensor& t, const Generator& g) { return try_normal_(t, 0, 1, g); },
+           [](Tensor& t, const Generator& g) { t.normal_(0, 1, g); });
+  }
+  sample(Sampler::kRandomRange, at::ones({kMany}, at::kInt),
+         [](const Tensor& t, const Generator& g) { return try_random_(t, 3, 1000, g); },
+         [](Tensor& t, const Generator& g) { t.random_(3, 1000, g); });
+}
+
+// By both ways of sharing a loop, and where nobody helps.
+TEST_P(Random, ManyByTwoThreads) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  expect_many_are_the_same();
+  at::set_num_threads(threads);
+  {
+    const HelpedBoard board;
+    expect_many_are_the_same();
+  }
+  WorkBoard alone([] {});
+  alone.set_on(true);
+  const BoardScope scope(&alone);
+  expect_many_are_the_same();
+}
+
+// Workers have a float mode of their own.
+TEST_P(Random, ManyFlushedDenormalNumbers) {
+  constexpr unsigned kFlushes = 0x8040;
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  at::ones({1 << 20}).exp();  // they are there, and do not flush
+  const unsigned mode = _mm_getcsr();
+  _mm_setcsr(mode | kFlushes);
+  expect_same(at::ones({kMany}), 4, 1, [](const Tensor& t, const Generator& g) { return try_uniform_(t, -1e-38, 2e-38, g); },
+              [](Tensor& t, const Generator& g) { t.uniform_(-1e-38, 2e-38, g); });
+  _mm_setcsr(mode);
+  at::set_num_threads(threads);
 }
 
 TEST_P(Random, TheDefaultGenerator) {
