@@ -48,7 +48,8 @@ CallShape find_call_shape(const LoopPlan& plan, const std::vector<int64_t>& size
     shape.item_count = shape.kept_points;
     const int64_t columns = std::max<int64_t>(shape.vector_size, 1);
     shape.rows_ahead = std::max<int64_t>(1, kAhead / columns);
-    if (may_go_together(plan)) shape.rows_together = std::clamp(kTogether / columns, int64_t{1}, kMaxTogether);
+    if (may_go_together(plan) && shape.block_count == 1)
+      shape.rows_together = std::clamp(kTogether / columns, int64_t{1}, kMaxTogether);
   } else if (plan.kind == NestKind::kPointwise) {
     shape.chunk_size = kPointwiseChunk;
   } else {

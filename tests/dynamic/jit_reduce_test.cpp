@@ -178,6 +178,25 @@ TEST_P(JitReduce, ShortRowsGiveTheBitsThatEachGivesAlone) {
   }
 }
 
+// Where rows are empty no pass comes to their sums: each is 0 all the same, whatever other rows left in memory.
+TEST_P(JitReduce, SumsOfEmptyRowsAreZero) {
+  KernelSpec spec;
+  spec.sizes = {kSymbolic, kSymbolic};
+  const int in = spec.add_buffer(DType::kFloat32, Access::kIn, {kSymbolic, 1});
+  const int out = spec.add_buffer(DType::kFloat32, Access::kOut, {1, 0});
+  const ValueId value = spec.load(in);
+  const ValueId rest = spec.binary(Op::k_sub, value, spec.reduce(ReduceKind::kMax, value, {1}));
+  spec.store(out, spec.reduce(ReduceKind::kSum, rest, {1}));
+  auto kernel = compile_or_fail(spec, GetParam());
+  ASSERT_TRUE(kernel);
+  for (const int64_t width : {50, 0}) {
+    const at::Tensor x = at::randn({21, width});
+    at::Tensor sums = at::full({21}, 7.0f);
+    run_on(*kernel, {x, sums}, {21, width}, {width});
+    if (width == 0) EXPECT_TRUE(has_same_bits(sums, at::zeros({21}))) << sums;
+  }
+}
+
 TEST_P(JitReduce, OneKernelServesAllRows) {
   auto kernel = compile_or_fail(softmax_spec({kSymbolic, kSymbolic}, {kSymbolic, 1}, {1}, false), GetParam());
   auto columns = compile_or_fail(softmax_spec({kSymbolic, kSymbolic}, {kSymbolic, 1}, {0}, false), GetParam());
