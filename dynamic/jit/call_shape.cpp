@@ -11,9 +11,9 @@ constexpr int64_t kColumnBlock = 256;  // rows that one block holds at least
 constexpr int64_t kSplitItems = 16;    // with fewer items than this, blocks are what threads share
 constexpr int64_t kPointwiseChunk = 8192;
 constexpr int64_t kColumnChunk = 1024;
-constexpr int64_t kTogether = 1024;    // elements of short rows
-constexpr int64_t kAhead = 1536;       // elements
-constexpr int64_t kMaxTogether = 8;
+constexpr int64_t kTogether = 1024;  // elements of the rows that go through a pass together, which are
+constexpr int64_t kMaxTogether = 8;  // so many rows at most
+constexpr int64_t kAhead = 1536;     // elements from a row to the one that is fetched meanwhile
 constexpr int64_t kTileElements = 131072;  // of a column chunk that several passes read: half of a second-level cache
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

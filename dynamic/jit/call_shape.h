@@ -16,7 +16,7 @@ struct CallShape {
   int64_t chunk_count = 1;
   int64_t item_count = 1;
   int64_t rows_together = 1;  // of one block each
-  int64_t rows_ahead = 1;  // a short row is done before its successor would be there
+  int64_t rows_ahead = 1;     // a short row is done before its successor would be there
   bool is_split = false;  // few items and many blocks: blocks are shared out to threads, pass by pass
 };
 

@@ -71,7 +71,8 @@ void draw_range(WordSource& source, int64_t begin, int64_t end, int64_t words_pe
 // Whether loops have two threads, and denormals are what they are to both.
 bool may_share_drawing();
 
-// consume(words, first, count) for ranges of elements, of `words_per_element` (1 to 32) each. Where there are many, two
+// consume(words, first, count) for ranges of elements, of `words_per_element` (1 to 32) each; on any thread, and on two at
+// a time. Where there are many, two
 // threads do it: the recurrence goes from word to word, but to go on without making numbers of them is half the work.
 template <typename Consume>
 void draw_elements(WordSource& source, int64_t element_count, int64_t words_per_element, const Consume& consume) {
