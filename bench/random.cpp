@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
   const Row rows[] = {
       {"bernoulli_ float32", [&] { return try_bernoulli_(values, 0.9, none); }, [&] { values.bernoulli_(0.9); }},
       {"bernoulli_ bfloat16", [&] { return try_bernoulli_(halves, 0.9, none); }, [&] { halves.bernoulli_(0.9); }},
-      {"bernoulli bits", [&] { return generate_bernoulli_mask(none, 0.9, count, bits.data()); },
+      {"bernoulli bits", [&] { return generate_bernoulli_mask(at::kFloat, none, 0.9, count, bits.data()); },
        [&] { values.bernoulli_(0.9); }},
       {"bernoulli_ each", [&] { return try_bernoulli_(values, p, none); }, [&] { values.bernoulli_(p); }},
       {"uniform_ float32", [&] { return try_uniform_(values, 0, 1, none); }, [&] { values.uniform_(0, 1); }},

@@ -74,7 +74,7 @@ void GraphRunner::note_failure(dynamic::Event& event) {
 namespace {
 
 bool try_add(dynamic::Fuser& fuser, dynamic::Event& event) {
-  const dynamic::HiddenLayoutReader reader;  // it may restore some
+  const dynamic::HiddenStorageReader reader;  // it may restore some
   try {
     return fuser.try_add(event);
   } catch (...) {  // for want of memory: will happen again where it is said whose it was
@@ -95,7 +95,7 @@ class CapturingHandler final : public c10::WarningHandler {
 
 void GraphRunner::run_single(dynamic::Event& event) {
   if (has_failed()) return;
-  const dynamic::HiddenLayoutReader reader;
+  const dynamic::HiddenStorageReader reader;
   try {
     set_float_mode(event.float_mode);
     std::optional<CapturingHandler> handler;
@@ -112,7 +112,7 @@ void GraphRunner::run_single(dynamic::Event& event) {
 void GraphRunner::split(dynamic::Event& event) {
   if (!dynamic::Splitter::may_split(event)) return;
   if (has_failed() || channel_.pending() < 2 || channel_.is_awaited(1)) return;
-  const dynamic::HiddenLayoutReader reader;
+  const dynamic::HiddenStorageReader reader;
   try {
     set_float_mode(event.float_mode);
     splitter_.try_split(event, channel_.front(1));
@@ -130,7 +130,7 @@ bool GraphRunner::accumulate(size_t ahead) {
     after.push_back(&channel_.front(i));
   auto* sum = dynamic::find_sum(product, after);
   if (!sum || (ahead > 0 && !fuser_.is_independent(*sum))) return false;
-  const dynamic::HiddenLayoutReader reader;
+  const dynamic::HiddenStorageReader reader;
   try {
     set_float_mode(product.float_mode);
     return dynamic::try_accumulate(product, *sum);
@@ -142,7 +142,7 @@ bool GraphRunner::accumulate(size_t ahead) {
 
 void GraphRunner::run_group(dynamic::Fuser& fuser) {
   dynamic::Event* failed = nullptr;
-  const dynamic::HiddenLayoutReader reader;
+  const dynamic::HiddenStorageReader reader;
   try {
     set_float_mode(fuser.first()->float_mode);
     fuser.run(failed, /*lets_go=*/true);

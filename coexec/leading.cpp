@@ -20,6 +20,7 @@
 #include "dynamic/shapes/shape_memo.h"
 #include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/allocator.h"
+#include "dynamic/vm/packed_mask.h"
 #include "dynamic/vm/executor.h"
 
 namespace lockstep::coexec {
@@ -353,7 +354,9 @@ void Session::lead_op(const OpInfo& op, torch::jit::Stack* stack, const Place& p
     case OpKind::kAllocate: {
       count_in_graph(*node);
       const LeadingAllocation memory(*this);
-      return run_natively(op, stack);
+      run_natively(op, stack);
+      if (may_leave_blank(*node)) leave_blank(stack->back().toTensor());
+      return;
     }
     case OpKind::kHost:
       count_in_graph(*node);
@@ -484,6 +487,23 @@ void Session::lead_resizing(const OpInfo& op, torch::jit::Stack* stack, graph::N
 // ---- asking
 
 // A value of this call: made by an output of this node.
+// A mask of dropout is to be drawn into it next, as far as the graph knows.
+bool Session::may_leave_blank(const graph::Node& node) const {
+  if (node.next.size() != 1 || !dynamic::draws_mask(*node.next[0].to->op)) return false;
+  return function_->fuses && !function_->is_strict && function_->passes.has(dynamic::Pass::k_pack_masks) && !at_once_ &&
+         !synchronous_ && !has_recorder() && !at::globalContext().deterministicAlgorithms();
+}
+
+// Not claimed: like all memory that was allocated here, it counts as a feed.
+void Session::leave_blank(const at::Tensor& result) {
+  if (why_foreign(result) || !dynamic::may_hold_mask(graph::layout_of(result))) return;
+  auto* storage = result.storage().unsafeGetStorageImpl();
+  if (link_of(storage) || !owns_plain_memory(storage)) return;
+  Link* link = link_blank(storage);
+  link->session = this;
+  track_unpublished(link);
+}
+
 void Session::claim(Link& link, const graph::Node& node, size_t output) {
   link.session = this;
   link.producer = node.id;

@@ -12,7 +12,7 @@
 #include "coexec/session.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
-#include "dynamic/vm/hidden_layout.h"
+#include "dynamic/vm/packed_mask.h"
 
 namespace lockstep::coexec {
 
@@ -106,6 +106,18 @@ Link* link_storage(c10::StorageImpl* user) {
   twin->set_data_ptr_noswap(std::move(pointer));  // leaves `data` readable in the user's half meanwhile
   pointer = linked_pointer(data, link);
   link->is_published = true;
+  return link;
+}
+
+Link* link_blank(c10::StorageImpl* user) {
+  std::lock_guard lock(links_lock);
+  auto twin = dynamic::create_empty_storage(static_cast<int64_t>(user->nbytes()));
+  auto& pointer = user->_mutable_data_ptr_no_checks();
+  dynamic::leave_blank(*twin, std::move(pointer));
+  auto reference = c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(user);
+  auto* link = new Link(std::move(twin), c10::weak_intrusive_ptr<c10::StorageImpl>(reference));
+  pointer = linked_pointer(nullptr, link);
+  user->set_materializer(&materialize);
   return link;
 }
 

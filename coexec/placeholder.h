@@ -40,7 +40,7 @@ struct Link : dynamic::Recycled<Link> {
 
   // Looking at it changes its order: who was asked for before that should find it as it is.
   bool is_perhaps_hidden() const {
-    return may_be_hidden && !is_published.load(std::memory_order_acquire) && dynamic::some_are_hidden();
+    return may_be_hidden && !is_published.load(std::memory_order_acquire) && dynamic::some_maps_are_hidden();
   }
   bool is_exposed() const { return exposures.load(std::memory_order_relaxed) > 0; }
 
@@ -55,6 +55,8 @@ bool owns_plain_memory(const c10::StorageImpl* user);
 StorageRef copy_storage(const c10::StorageImpl& storage);
 // Gives a storage with plain memory its twin. The data stays where it is.
 Link* link_storage(c10::StorageImpl* user);
+// The same for memory that nobody has looked at yet: unpublished, so that the runner may fill it in a form of its own.
+Link* link_blank(c10::StorageImpl* user);
 // A user's storage without data yet, unpublished.
 c10::intrusive_ptr<c10::StorageImpl> create_pending_storage(int64_t bytes, StorageRef twin, Link** link);
 at::Tensor create_placeholder(c10::intrusive_ptr<c10::StorageImpl> storage, const graph::Layout& layout);

@@ -192,6 +192,8 @@ class Session final : public tracer::OpSink {
   void settle_operands();
   void count_in_graph(graph::Node& node);
   void count_eager(graph::Node& node, graph::Reason reason);
+  bool may_leave_blank(const graph::Node& node) const;
+  void leave_blank(const at::Tensor& result);
   void claim(Link& link, const graph::Node& node, size_t output);
 
   // ---- waiting

@@ -137,7 +137,11 @@ class Unboxed<Op, Result(Args...)> {
     if (op.info.kind == graph::OpKind::kAllocate) {
       session->count_in_graph(*node);
       const Session::LeadingAllocation memory(*session);
-      return run_natively(*session, op, args...);
+      if constexpr (std::is_same_v<Result, at::Tensor>) {
+        auto result = run_natively(*session, op, args...);
+        if (session->may_leave_blank(*node)) session->leave_blank(result);
+        return result;
+      }
     }
     if (session->at_once_) {
       session->count_in_graph(*node);

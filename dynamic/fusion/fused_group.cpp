@@ -7,6 +7,7 @@
 #include "dynamic/fusion/bfloat16.h"
 #include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/hidden_layout.h"
+#include "dynamic/vm/packed_mask.h"
 
 namespace lockstep::dynamic {
 
@@ -287,6 +288,7 @@ bool FusedGroup::try_add(Event& event) {
   const auto& facts = facts_of(event);
   if (!facts.row || !may_join(event, facts)) return false;
   if (facts.row->takes_numbers && !facts.row->takes_numbers(event)) return false;
+  if (facts.written >= 0 && may_change_value(event)) return false;
   bool is_by_row = false;
   if (!events_.empty()) {
     if (!event.passes.has(Pass::k_fuse) || event.passes != events_[0]->passes) return false;
@@ -363,7 +365,7 @@ bool FusedGroup::can_be_innermost(const BufferUse& buffer, const FusionFacts& fa
 // What order the event's maps would have if it ran alone after the group. Which events wait together is chance, the
 // order of a map shows in the bits of a convolution: so the group decides for none of them.
 FusedGroup::Order FusedGroup::order_alone(const Event& event, const FusionFacts& facts) const {
-  const auto is_hidden_operand = [](const Operand& operand) { return operand.storage && is_hidden(*operand.storage); };
+  const auto is_hidden_operand = [](const Operand& operand) { return operand.storage && is_hidden_map(*operand.storage); };
   bool some_are_hidden = std::any_of(event.operands.begin(), event.operands.end(), is_hidden_operand);
   if (!some_are_hidden && !is_innermost_) return Order::kAsSaid;
   bool all_can_be = facts.folded < 0 && event.may_hide();
@@ -387,21 +389,28 @@ FusedGroup::Order FusedGroup::order_alone(const Event& event, const FusionFacts&
   return all_can_be ? Order::kInnermost : Order::kRestored;
 }
 
-// Between joining and running, another thread may have had a map restored.
-void FusedGroup::settle_order() {
+// Between joining and running, another thread may have had some restored.
+void FusedGroup::settle_forms() {
   is_innermost_ = is_innermost_ && std::all_of(buffers_.begin(), buffers_.end(), [this](const BufferUse& buffer) {
                     return can_be_innermost(buffer, *facts_[0]);
                   });
+  packed_ = 0;
   if (is_innermost_) return;
-  for (const auto& buffer : buffers_) restore(*buffer.storage);
+  for (const auto& buffer : buffers_) {
+    const auto* mask = packed_mask(*buffer.storage);
+    if (!mask || buffer.is_written || mask->type != buffer.layout->dtype) restore(*buffer.storage);
+  }
+  for (size_t b = 0; b < buffers_.size(); ++b)
+    if (packed_mask(*buffers_[b].storage)) packed_ |= uint64_t{1} << b;
 }
 
 // A result that only the group's own events hold is wanted by nobody: the user's half is gone, and whoever asked for it
 // later would have had to hold it.
 GroupKey FusedGroup::key() {
   GroupKey key;
-  key.reserve(events_.size() * 5 + 4);
+  key.reserve(events_.size() * 5 + 5);
   key.push_back(is_innermost_ | events_[0]->passes.bits() << 1 | int64_t{events_[0]->float_mode} << 32);
+  key.push_back(std::bit_cast<int64_t>(packed_));
   for (size_t e = 0; e < events_.size(); ++e) {
     key.push_back(facts_[e]->id);
     const size_t end = e + 1 < events_.size() ? first_wire_[e + 1] : wiring_.size();

@@ -56,6 +56,7 @@ using GroupKey = graph::SignatureWords;
 class FusedGroup {
  public:
   static constexpr size_t kMaxEvents = 32, kMaxBuffers = 48;
+  static_assert(kMaxBuffers <= 64, "a bit for each");
 
   // Whether the event joins. Its address stays until the group is cleared.
   bool try_add(Event& event);
@@ -72,9 +73,11 @@ class FusedGroup {
   int folded() const { return folded_; }
   const FusionFacts& facts(int event) const { return *facts_[event]; }
 
-  // Maps stay as they lie where all of the group are hidden; else they are restored. To be called before key().
-  void settle_order();
+  // Maps stay as they lie where all of the group are hidden; else they are restored. Masks stay packed. To be called
+  // before key().
+  void settle_forms();
   bool is_innermost() const { return is_innermost_; }
+  bool is_packed(int buffer) const { return packed_ >> buffer & 1; }
   // What kernel this is: ops, layouts, wiring, static scalars, and which results somebody still wants.
   GroupKey key();
   bool is_wanted(int buffer) const { return wanted_[buffer]; }  // after key()
@@ -106,6 +109,7 @@ class FusedGroup {
   int folded_ = -1;
   bool has_totals_ = false;
   std::vector<bool> wanted_;
+  uint64_t packed_ = 0;        // buffers that are masks of bits
   bool is_innermost_ = false;  // its maps have their channels innermost; known with the first event
 };
 

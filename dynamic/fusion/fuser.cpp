@@ -11,6 +11,7 @@
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/memory_log.h"
+#include "dynamic/vm/packed_mask.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "dynamic/vm/timeline.h"
 
@@ -47,6 +48,10 @@ std::optional<jit::ScalarValue> scalar_value(const Event& event, const ScalarUse
   return value;
 }
 
+std::optional<jit::ScalarValue> value_of_mask(const c10::StorageImpl& storage) {
+  return jit::ScalarValue{.real = packed_mask(storage)->value};
+}
+
 }  // namespace
 
 FusionStatistics fusion_statistics;
@@ -81,9 +86,13 @@ void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& ke
     auto* storage = use.storage;
     const bool is_map = group.is_innermost() && dynamic::is_map(*use.layout);
     if (memories[b].get() && is_map) {
-      hide(*storage, std::move(memories[b]), use.layout->sizes);
+      hide_map(*storage, std::move(memories[b]), use.layout->sizes);
     } else if (memories[b].get()) {
       storage->set_data_ptr_noswap(std::move(memories[b]));
+    }
+    if (group.is_packed(spec.buffers[b])) {
+      buffers.push_back(jit::address_of_bit(packed_mask(*storage)->bits.get(), use.offset));
+      continue;
     }
     void* memory = is_map ? hidden_memory(*storage) : const_cast<void*>(storage->data());
     buffers.push_back(static_cast<char*>(memory) + use.offset * jit::bytes_of(spec.spec.buffers[b].type));
@@ -109,7 +118,7 @@ void share_time(at::ArrayRef<Event*> events, const jit::KernelSpec* spec, uint64
 // False where there is no kernel, or none yet.
 bool Fuser::try_run_fused(FusedGroup& group) {
   const auto& events = group.events();
-  group.settle_order();
+  group.settle_forms();
   auto& plan = find_plan(group);
   if (plan.slot && events[0]->is_deterministic) KernelService::instance().wait_for(*plan.slot);
   const jit::Kernel* kernel = plan.slot ? plan.slot->find() : nullptr;
@@ -119,7 +128,8 @@ bool Fuser::try_run_fused(FusedGroup& group) {
   }
   c10::SmallVector<jit::ScalarValue, 16> scalars;
   for (const auto& use : plan.group.scalars) {
-    const auto value = scalar_value(*events[use.event], use);
+    const auto value = use.mask >= 0 ? value_of_mask(*group.buffers()[use.mask].storage)
+                                     : scalar_value(*events[use.event], use);
     if (!value) return false;
     scalars.push_back(*value);
   }

@@ -108,16 +108,30 @@ class SpecBuilder {
     const auto type = *jit_type(use.layout->dtype);
     const bool streams = passes_.has(Pass::k_past_cache) && access == Access::kOut &&
                          is_past_cache(use.layout->numel() * jit::bytes_of(type));
-    known = use.total == jit::Total::kNone ? result_.spec.add_buffer(type, access, std::move(said), streams)
-                                           : result_.spec.add_total(type, use.total, std::move(said));
+    if (group_.is_packed(buffer)) {
+      known = result_.spec.add_packed(std::move(said));
+    } else {
+      known = use.total == jit::Total::kNone ? result_.spec.add_buffer(type, access, std::move(said), streams)
+                                             : result_.spec.add_total(type, use.total, std::move(said));
+    }
     result_.buffers.push_back(buffer);
     result_.strides.push_back(strides);
     return known;
   }
 
   jit::ValueId read(int buffer) {
-    if (current_[buffer] < 0) current_[buffer] = result_.spec.load(spec_buffer(buffer, Access::kIn));
+    if (current_[buffer] < 0) {
+      current_[buffer] = result_.spec.load(spec_buffer(buffer, Access::kIn));
+      if (group_.is_packed(buffer)) current_[buffer] = unpacked(buffer, current_[buffer]);
+    }
     return current_[buffer];
+  }
+
+  jit::ValueId unpacked(int mask, jit::ValueId bit) {
+    ScalarUse use;
+    use.type = *jit_type(group_.buffers()[mask].layout->dtype);
+    use.mask = mask;
+    return result_.spec.where(bit, use_scalar(use), result_.spec.constant(use.type, 0));
   }
 
   jit::ValueId use_scalar(ScalarUse use) {

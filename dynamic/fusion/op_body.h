@@ -18,8 +18,8 @@ std::optional<jit::DType> jit_type(c10::ScalarType type);
 double largest_of(jit::DType type);
 bool fits(double number, jit::DType type);
 
-// A scalar that is given at each run: a scalar argument, a number that the argument parser wrapped into a tensor, or one
-// that follows from the sizes.
+// A scalar that is given at each run: a scalar argument, a number that the argument parser wrapped into a tensor, one
+// that follows from the sizes, or what the bits of a mask stand for.
 struct ScalarUse {
   int event = 0;
   int argument = -1;  // of the op
@@ -27,6 +27,7 @@ struct ScalarUse {
   jit::DType type = jit::DType::kFloat32;
   double number = 0;  // where it is neither
   jit::DType range = type;  // one that does not fit is left to PyTorch's kernel
+  int mask = -1;            // or of the mask that is this buffer of the group
 };
 
 // What a row sees of its op. Reading an operand gives its value as the ops before it in the group left it.

@@ -1,6 +1,7 @@
 // What generated code is called with: an array of 64-bit words. First these, then one word for each buffer (its
-// address), one for each loop dim (its size), one for each buffer and loop dim (its stride), one for each scalar (a
-// double or an int64). What the spec fixes is a constant in the code; its word is there all the same.
+// address; where it is packed, the number of its first bit in all of memory), one for each loop dim (its size), one for
+// each buffer and loop dim (its stride), one for each scalar (a double or an int64). What the spec fixes is a constant in
+// the code; its word is there all the same.
 #pragma once
 
 #include <cstddef>

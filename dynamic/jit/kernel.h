@@ -1,6 +1,8 @@
 // A compiled kernel, and how it is called.
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -14,6 +16,12 @@ union ScalarValue {
   double real;
   int64_t whole;
 };
+
+// The buffer of a call whose spec says packed: where bit 0 is. Memory goes on for kPackedMargin bytes beyond the last bit.
+inline constexpr int64_t kPackedMargin = 8;
+inline void* address_of_bit(const void* memory, int64_t bit) {
+  return std::bit_cast<void*>(std::bit_cast<uintptr_t>(memory) * 8 + static_cast<uintptr_t>(bit));
+}
 
 // What a call brings. Sizes and strides are those that the spec has as symbolic: sizes in the order of dims, strides
 // in the order of buffers, then dims.

@@ -15,6 +15,12 @@ int KernelSpec::add_total(DType type, Total total, std::vector<int64_t> strides)
   return static_cast<int>(buffers.size()) - 1;
 }
 
+int KernelSpec::add_packed(std::vector<int64_t> strides) {
+  const int buffer = add_buffer(DType::kBool, Access::kIn, std::move(strides));
+  buffers[buffer].packed = true;
+  return buffer;
+}
+
 int KernelSpec::add_scalar(DType type) {
   scalars.push_back(type);
   return static_cast<int>(scalars.size()) - 1;

@@ -52,6 +52,7 @@ struct Buffer {
   std::vector<int64_t> strides;  // in elements, one a dim; 0 broadcasts
   bool streaming = false;        // written past the cache if alignment allows; for results much larger than it
   Total total = Total::kNone;
+  bool packed = false;           // an input of bools, one bit each: element i is bit i % 8 of byte i / 8
   bool operator==(const Buffer&) const = default;
 };
 
@@ -80,6 +81,7 @@ struct KernelSpec {
   // For making one. The result is checked by verify_spec, not here.
   int add_buffer(DType type, Access access, std::vector<int64_t> strides, bool streaming = false);
   int add_total(DType type, Total total, std::vector<int64_t> strides);
+  int add_packed(std::vector<int64_t> strides);
   int add_scalar(DType type);
   ValueId load(int buffer);
   ValueId scalar(int index);

@@ -161,6 +161,48 @@ Value* load_splat(CodeContext& code, DType type, Value* address) {
   return from_memory(code, type, splat(code, lane));
 }
 
+namespace {
+
+struct Bits {
+  Value* byte;   // where they begin
+  Value* first;  // the bit of it, i64
+};
+
+// Addresses of one lane or of many.
+Bits find_bits(CodeContext& code, Value* address) {
+  auto& b = code.builder;
+  Type* numbers = like(b.getInt64Ty(), address->getType());
+  Value* number = b.CreatePtrToInt(address, numbers);
+  Value* byte = b.CreateIntToPtr(b.CreateLShr(number, llvm::ConstantInt::get(numbers, 3)), address->getType());
+  return {byte, b.CreateAnd(number, llvm::ConstantInt::get(numbers, 7))};
+}
+
+}  // namespace
+
+Value* load_packed_lanes(CodeContext& code, Value* address, Value* stride, const Tail* tail) {
+  auto& b = code.builder;
+  static_assert(kLanes == 16, "with the bits before the first they lie in 32");
+  if (!stride) {
+    const Bits bits = find_bits(code, address);
+    Value* word = b.CreateAlignedLoad(b.getInt32Ty(), bits.byte, llvm::Align(1));
+    Value* lanes = b.CreateTrunc(b.CreateLShr(word, b.CreateTrunc(bits.first, b.getInt32Ty())), b.getIntNTy(kLanes));
+    return b.CreateBitCast(lanes, FixedVectorType::get(b.getInt1Ty(), kLanes));
+  }
+  const Bits bits = find_bits(code, lane_addresses(code, DType::kBool, address, stride));
+  Type* bytes = FixedVectorType::get(b.getInt8Ty(), kLanes);
+  Value* zero = llvm::Constant::getNullValue(bytes);
+  Value* loaded = b.CreateMaskedGather(bytes, bits.byte, llvm::Align(1), tail ? tail->mask : all_lanes(code), zero);
+  Value* shifted = b.CreateLShr(loaded, b.CreateTrunc(bits.first, bytes));
+  return b.CreateTrunc(shifted, FixedVectorType::get(b.getInt1Ty(), kLanes));
+}
+
+Value* load_packed_splat(CodeContext& code, Value* address) {
+  auto& b = code.builder;
+  const Bits bits = find_bits(code, address);
+  Value* byte = b.CreateAlignedLoad(b.getInt8Ty(), bits.byte, llvm::Align(1));
+  return splat(code, b.CreateTrunc(b.CreateLShr(byte, b.CreateTrunc(bits.first, b.getInt8Ty())), b.getInt1Ty()));
+}
+
 uint64_t line_alignment(DType type) { return std::min<uint64_t>(kLanes * bytes_of(type), 64); }
 
 void store_lanes(CodeContext& code, DType type, Value* value, Value* address, Value* stride, const Tail* tail,

@@ -43,6 +43,9 @@ uint64_t line_alignment(DType type);
 // `tail` may be null: all lanes. `stride` is null for neighbours, else in elements between lanes.
 llvm::Value* load_lanes(CodeContext& code, DType type, llvm::Value* address, llvm::Value* stride, const Tail* tail);
 llvm::Value* load_splat(CodeContext& code, DType type, llvm::Value* address);
+// The same of packed bools: the address, as a number, counts bits; some bytes beyond the last bit are read.
+llvm::Value* load_packed_lanes(CodeContext& code, llvm::Value* address, llvm::Value* stride, const Tail* tail);
+llvm::Value* load_packed_splat(CodeContext& code, llvm::Value* address);
 void store_lanes(CodeContext& code, DType type, llvm::Value* value, llvm::Value* address, llvm::Value* stride,
                  const Tail* tail, bool streams);
 void store_first_lane(CodeContext& code, DType type, llvm::Value* value, llvm::Value* address);

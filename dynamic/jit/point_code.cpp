@@ -79,12 +79,15 @@ Value* KernelEmitter::evaluate_one(ValueId value, Point& point) {
       int buffer = static_cast<int>(instruction.immediate);
       Value* base = frame_.buffers[buffer];
       int64_t step = point.at ? plan_.stride(spec_, buffer, plan_.vector) : 0;
-      if (step == 0) return load_splat(code_, instruction.type, base);
+      const bool is_packed = spec_.buffers[buffer].packed;
+      if (step == 0) return is_packed ? load_packed_splat(code_, base) : load_splat(code_, instruction.type, base);
       Value* lane_stride = stride(buffer, last_dim);
       Value* offset =
           builder_.CreateMul(builder_.CreateMul(point.at, lane_stride), constant(bytes_of(instruction.type)));
-      return load_lanes(code_, instruction.type, add_bytes(base, offset), step == 1 ? nullptr : lane_stride,
-                        point.tail);
+      Value* address = add_bytes(base, offset);
+      Value* step_between = step == 1 ? nullptr : lane_stride;
+      return is_packed ? load_packed_lanes(code_, address, step_between, point.tail)
+                       : load_lanes(code_, instruction.type, address, step_between, point.tail);
     }
     default: break;
   }

@@ -160,7 +160,7 @@ void KernelEmitter::prefetch(const Point& point, int dim, Value* steps) {
   for (int buffer = 0; buffer < layout_.buffer_count; ++buffer) {
     const Buffer& from = spec_.buffers[buffer];
     int64_t step = plan_.stride(spec_, buffer, *dims_[dim]);
-    if (from.access == Access::kOut || plan_.stride(spec_, buffer, plan_.vector) != 1 || step == 0) continue;
+    if (from.access == Access::kOut || from.packed || plan_.stride(spec_, buffer, plan_.vector) != 1 || step == 0) continue;
     Value* ahead = builder_.CreateAdd(point.at, builder_.CreateMul(stride(buffer, dim), steps));
     Value* address = add_bytes(frame_.buffers[buffer], builder_.CreateMul(ahead, constant(bytes_of(from.type))));
     builder_.CreateIntrinsic(llvm::Intrinsic::prefetch, {builder_.getPtrTy()},

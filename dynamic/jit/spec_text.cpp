@@ -64,6 +64,7 @@ const char* parse_buffer(LineParser& line, KernelSpec& spec) {
   if (access < 0) return "expected in, out or inout";
   buffer.access = static_cast<Access>(access);
   buffer.streaming = line.take("stream");
+  buffer.packed = line.take("packed");
   for (const Total total : {Total::kSum, Total::kMean}) {
     if (line.take(kTotalNames[static_cast<int>(total)])) buffer.total = total;
   }
@@ -178,7 +179,7 @@ std::string print_spec(const KernelSpec& spec) {
   out << '\n';
   for (size_t i = 0; i < spec.buffers.size(); ++i) {
     const Buffer& buffer = spec.buffers[i];
-    out << 'b' << i << " = " << kAccessNames[static_cast<int>(buffer.access)] << (buffer.streaming ? " stream " : " ");
+    out << 'b' << i << " = " << kAccessNames[static_cast<int>(buffer.access)] << (buffer.streaming ? " stream" : "") << (buffer.packed ? " packed " : " ");
     if (buffer.total != Total::kNone) out << kTotalNames[static_cast<int>(buffer.total)] << ' ';
     out << name_of(buffer.type) << ' ';
     print_list(out, buffer.strides);

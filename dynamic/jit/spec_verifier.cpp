@@ -20,6 +20,8 @@ Problem check_space(const KernelSpec& spec) {
   for (size_t i = 0; i < spec.buffers.size(); ++i) {
     if (spec.buffers[i].total != Total::kNone && spec.buffers[i].access != Access::kOut)
       return at_buffer(i) + "a total is an output alone";
+    if (spec.buffers[i].packed && (spec.buffers[i].access != Access::kIn || spec.buffers[i].type != DType::kBool))
+      return at_buffer(i) + "bools that are read alone may be packed";
     if (spec.buffers[i].strides.size() != spec.sizes.size()) return at_buffer(i) + "one stride a dim is wanted";
     for (int64_t stride : spec.buffers[i].strides) {
       if (stride < 0 && stride != kSymbolic) return at_buffer(i) + "negative stride " + std::to_string(stride);

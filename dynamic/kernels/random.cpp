@@ -152,9 +152,9 @@ bool try_random_(const Tensor& self, int64_t from, int64_t to, const MaybeGenera
              [&](CPUGeneratorImpl& impl, Agreement) { fill_random(self, from, range, impl); });
 }
 
-bool generate_bernoulli_mask(const MaybeGenerator& generator, double p, int64_t count, uint8_t* bits) {
+bool generate_bernoulli_mask(ScalarType type, const MaybeGenerator& generator, double p, int64_t count, uint8_t* bits) {
   if (!is_probability(p)) return false;
-  return run(Sampler::kBernoulli, ScalarType::Float, count, generator,
+  return run(Sampler::kBernoulli, type, count, generator,
              [&](CPUGeneratorImpl& impl, Agreement) { fill_bernoulli_bits(bits, count, p, impl); });
 }
 

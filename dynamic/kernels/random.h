@@ -25,7 +25,7 @@ bool try_random_(const at::Tensor& self, const MaybeGenerator& generator);
 // In [from, to); floating types as long as they hold both bounds exactly.
 bool try_random_(const at::Tensor& self, int64_t from, int64_t to, const MaybeGenerator& generator);
 
-// The draws of bernoulli_(p) on `count` elements, one bit an element: element i is bit i % 8 of bits[i / 8].
-bool generate_bernoulli_mask(const MaybeGenerator& generator, double p, int64_t count, uint8_t* bits);
+// The draws of bernoulli_(p) on `count` elements of a type, one bit an element: element i is bit i % 8 of bits[i / 8].
+bool generate_bernoulli_mask(c10::ScalarType type, const MaybeGenerator& generator, double p, int64_t count, uint8_t* bits);
 
 }  // namespace lockstep::dynamic

@@ -66,6 +66,8 @@ struct alignas(kCacheLine) Event {
   const graph::OpInfo& op() const { return part ? *part : *node->op; }
   // Whether its results may be kept in another order than promised (hidden_layout.h).
   bool may_hide() const { return may_be_fused && !is_strict && !capture && passes.has(Pass::k_map_order); }
+  // Whether masks may be kept as bits (packed_mask.h).
+  bool may_pack() const { return may_be_fused && !is_strict && !capture && passes.has(Pass::k_pack_masks); }
   // After it ran: values that nobody else holds go.
   void release_values() {
     operands.clear();

@@ -14,6 +14,7 @@
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/memory_log.h"
+#include "dynamic/vm/packed_mask.h"
 #include "dynamic/vm/recycled.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "dynamic/vm/timeline.h"
@@ -193,7 +194,7 @@ void deliver(Event& event, std::vector<at::Tensor>& results) {
                   static_cast<int64_t>(results[i].storage().use_count()) == holders;
     }
     if (exclusive && event.may_hide() && is_innermost(results[i], promised[i])) {
-      hide(*twin, std::move(from->_mutable_data_ptr_no_checks()), promised[i].sizes);
+      hide_map(*twin, std::move(from->_mutable_data_ptr_no_checks()), promised[i].sizes);
     } else if (exclusive && keeps_promise(results[i], promised[i])) {
       twin->set_data_ptr_noswap(std::move(from->_mutable_data_ptr_no_checks()));
     } else if (exclusive && from->nbytes() == 0 && keeps_promise(results[i], promised[i])) {
@@ -263,7 +264,36 @@ bool run_kernel(const Event& event, torch::jit::Stack& stack, bool has_hidden) {
 
 std::atomic<bool> skip_kernels{false};
 
+namespace {
+
+bool writes_operand(const graph::OpInfo& op, size_t operand) {
+  size_t next = 0;
+  for (const auto& slot : op.args)
+    if (slot.kind == ArgKind::kTensor && next++ == operand) return slot.is_written;
+  return false;
+}
+
+// A mask that an op reads by single values stays packed for others.
+void unpack_for(Event& event) {
+  for (size_t i = 0; i < event.operands.size(); ++i) {
+    auto& operand = event.operands[i];
+    if (operand.storage && packed_mask(*operand.storage) && !writes_operand(event.op(), i))
+      operand.direct = unpacked_copy(*operand.storage, event.signature->inputs[i], operand.offset);
+  }
+}
+
+}  // namespace
+
 void execute(Event& event, bool is_pointwise) {
+  if (may_run_packed(event) && !skip_kernels.load(std::memory_order_relaxed)) {
+    const OneThreadScope alone(runs_alone(event));
+    const ExcludedScope kernel(&event.node->counts.kernel_ticks);
+    SpanScope span(SpanKind::kKernel, event.node);
+    const AllocationScope allocations(event.node);
+    span.set_own(true);
+    if (try_run_packed(event)) return;
+  }
+  if (is_pointwise) unpack_for(event);
   const bool has_hidden = takes_hidden(event, is_pointwise);
   auto stack = build_arguments(event, has_hidden);
   if (skip_kernels.load(std::memory_order_relaxed) && !event.capture) {

@@ -17,6 +17,7 @@
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"
+#include "dynamic/vm/packed_mask.h"
 #include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/skeleton_clock.h"
 #include "dynamic/vm/timeline.h"
@@ -229,7 +230,9 @@ void bind_inspection(py::module_& m) {
                     py::arg("failures") = dynamic::KernelService::instance().failures(), py::arg("compile_ms") = cache.compile_ms,
                     py::arg("longest_compile_ms") = cache.longest_compile_ms,
                     py::arg("hidden_maps") = dynamic::hidden_layout_statistics.hidden.load(),
-                    py::arg("restored_maps") = dynamic::hidden_layout_statistics.restored.load());
+                    py::arg("restored_maps") = dynamic::hidden_layout_statistics.restored.load(),
+                    py::arg("packed_masks") = dynamic::packed_mask_statistics.drawn.load(),
+                    py::arg("unpacked_masks") = dynamic::packed_mask_statistics.unpacked.load());
   });
   m.def("force_kernel_way", [](int way) { dynamic::forced_way.store(way); });
   m.def("wait_for_kernels", [] { dynamic::KernelService::instance().wait(); },

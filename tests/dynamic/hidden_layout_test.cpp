@@ -23,7 +23,7 @@ StorageRef hidden_copy(const at::Tensor& map) {
   auto memory = c10::GetCPUAllocator()->allocate(inner.nbytes());
   std::memcpy(memory.get(), inner.const_data_ptr(), inner.nbytes());
   auto storage = create_empty_storage(static_cast<int64_t>(inner.nbytes()));
-  hide(*storage, std::move(memory), map.sizes());
+  hide_map(*storage, std::move(memory), map.sizes());
   return storage;
 }
 
@@ -81,7 +81,7 @@ TEST(HiddenLayout, IsRestoredFromOutsideBetweenEvents) {
   const auto storage = hidden_copy(map);
   std::thread outside;
   {
-    const HiddenLayoutReader event;
+    const HiddenStorageReader event;
     outside = std::thread([&] { restore_from_outside(*storage); });
     for (int i = 0; i < 100; ++i) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -245,6 +245,48 @@ TEST_P(JitPointwise, BroadcastsStridesAndSymbolicDims) {
   }
 }
 
+// Element i of `bools` as bit `first` + i.
+at::Tensor packed(const at::Tensor& bools, int64_t first) {
+  const auto flat = bools.flatten();
+  at::Tensor bytes = at::zeros({(first + flat.numel()) / 8 + kPackedMargin}, at::kByte);
+  for (int64_t i = 0; i < flat.numel(); ++i)
+    bytes.data_ptr<uint8_t>()[(first + i) / 8] |= flat.const_data_ptr<bool>()[i] << (first + i) % 8;
+  return bytes;
+}
+
+TEST_P(JitPointwise, UnpacksBits) {
+  for (int64_t n : {1, 3, 17}) {
+    for (int64_t m : {1, 15, 16, 17, 33, 64, 100}) {
+      at::Tensor x = at::randn({n, m});
+      at::Tensor full = at::rand({n, m}) < 0.5, turned = at::rand({m, n}) < 0.5, row = at::rand({m}) < 0.5;
+      at::Tensor column = at::rand({n, 1}) < 0.5;
+      for (int64_t first : {0, 1, 7, 13}) {
+        KernelSpec spec;
+        spec.sizes = {kSymbolic, kSymbolic};
+        ValueId value = spec.load(spec.add_buffer(DType::kFloat32, Access::kIn, {kSymbolic, 1}));
+        const ValueId zero = spec.constant(DType::kFloat32, 0);
+        const std::vector<int64_t> strides[] = {{kSymbolic, 1}, {1, kSymbolic}, {0, 1}, {1, 0}};
+        for (const auto& of_mask : strides) value = spec.where(spec.load(spec.add_packed(of_mask)), value, zero);
+        spec.store(spec.add_buffer(DType::kFloat32, Access::kOut, {kSymbolic, 1}), value);
+        auto kernel = compile_or_fail(spec, GetParam());
+        ASSERT_TRUE(kernel);
+        at::Tensor out = at::empty({n, m});
+        std::vector<at::Tensor> bits;
+        std::vector<void*> buffers{x.data_ptr()};
+        for (const auto& mask : {full, turned, row, column}) {
+          bits.push_back(packed(mask, first));
+          buffers.push_back(address_of_bit(bits.back().data_ptr(), first));
+        }
+        buffers.push_back(out.data_ptr());
+        const std::vector<int64_t> call_sizes{n, m}, call_strides{m, m, n, m};
+        kernel->run({buffers, call_sizes, call_strides, {}});
+        const auto wanted = full.logical_and(turned.t()).logical_and(row).logical_and(column);
+        EXPECT_TRUE(has_same_bits(out, at::where(wanted, x, at::zeros({})))) << n << " " << m << " " << first;
+      }
+    }
+  }
+}
+
 TEST_P(JitPointwise, WritesInPlaceAndPastTheCache) {
   KernelSpec spec;
   spec.sizes = {kSymbolic};

@@ -37,6 +37,18 @@ TEST(JitText, PrintsWhatItParsed) {
   EXPECT_FALSE(verify_spec(spec).has_value()) << *verify_spec(spec);
 }
 
+TEST(JitText, PackedAreBoolsThatAreRead) {
+  const std::string text = "dims [64]\nb0 = in packed bool [1]\nb1 = out bool [1]\n%0 = load b0 : bool\nstore b1 %0\n";
+  KernelSpec spec = parse(text);
+  EXPECT_TRUE(spec.buffers[0].packed);
+  EXPECT_EQ(print_spec(spec), text);
+  EXPECT_FALSE(verify_spec(spec).has_value()) << *verify_spec(spec);
+  spec.buffers[1].packed = true;
+  EXPECT_EQ(verify_spec(spec), "b1: bools that are read alone may be packed");
+  spec = parse("dims [64]\nb0 = in packed f32 [1]\nb1 = out f32 [1]\n%0 = load b0 : f32\nstore b1 %0\n");
+  EXPECT_EQ(verify_spec(spec), "b0: bools that are read alone may be packed");
+}
+
 TEST(JitText, EveryOpTypeAndConstantComesBack) {
   KernelSpec spec;
   spec.sizes = {3, kSymbolic};

@@ -112,7 +112,7 @@ TEST_P(Random, BernoulliBitsAreTheDrawsOfBernoulli) {
     for (const int64_t drawn : {0, 5}) {
       auto ours = generator_after(9, drawn), theirs = generator_after(9, drawn);
       std::vector<uint8_t> bits((size + 7) / 8, 0xff), expected(bits.size(), 0);
-      ASSERT_TRUE(generate_bernoulli_mask(ours, 0.7, size, bits.data()));
+      ASSERT_TRUE(generate_bernoulli_mask(at::kFloat, ours, 0.7, size, bits.data()));
       const auto values = at::empty({size}, at::kByte).bernoulli_(0.7, theirs);
       for (int64_t i = 0; i < size; ++i) expected[i / 8] |= values.const_data_ptr<uint8_t>()[i] << (i % 8);
       ASSERT_EQ(bits, expected);

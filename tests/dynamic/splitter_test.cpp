@@ -50,7 +50,7 @@ struct Pair {
   void hide_input() {
     const auto x = tensor_over(norm.event.operands[0].storage, norm.signature.inputs[0], 0);
     auto storage = create_empty_storage(norm.signature.inputs[0].storage_bytes);
-    hide(*storage, c10::GetCPUAllocator()->allocate(storage->nbytes()), x.sizes());
+    hide_map(*storage, c10::GetCPUAllocator()->allocate(storage->nbytes()), x.sizes());
     hidden_tensor(*storage, norm.signature.inputs[0]).copy_(x);
     norm.event.operands[0].storage = storage;
   }

@@ -5,6 +5,7 @@
 
 #include "dynamic/jit/kernel_spec.h"
 #include "dynamic/vm/hidden_layout.h"
+#include "dynamic/vm/packed_mask.h"
 #include "dynamic/vm/memory_log.h"
 #include "dynamic/vm/timeline.h"
 #include "tests/support/test_host.h"
@@ -104,7 +105,8 @@ class Reporter {
 std::string report_call(coexec::Function& function, const TextProgram& program, TextProgram::Values& values,
                         const TextProgram::Values& like) {
   auto& maps = dynamic::hidden_layout_statistics;
-  const uint64_t hidden = maps.hidden, restored = maps.restored;
+  auto& masks = dynamic::packed_mask_statistics;
+  const uint64_t hidden = maps.hidden, restored = maps.restored, drawn = masks.drawn, unpacked = masks.unpacked;
   dynamic::start_memory_log();
   dynamic::start_timeline();
   {
@@ -119,6 +121,8 @@ std::string report_call(coexec::Function& function, const TextProgram& program, 
   for (const auto& ran : kernels_of(timeline)) report += reporter.line_of(ran);
   if (maps.hidden > hidden || maps.restored > restored)
     report += "maps: " + std::to_string(maps.hidden - hidden) + " hidden, " + std::to_string(maps.restored - restored) + " restored\n";
+  if (masks.drawn > drawn || masks.unpacked > unpacked)
+    report += "masks: " + std::to_string(masks.drawn - drawn) + " packed, " + std::to_string(masks.unpacked - unpacked) + " unpacked\n";
   return report;
 }
 

@@ -5,6 +5,7 @@
 //   mm (own) -> %3                    a kernel of ours where PyTorch has one, too
 //   gt.Scalar (at once)               ran where Python asked for it
 //   maps: 2 hidden, 1 restored        kept with their channels innermost, and brought back (dynamic/vm/hidden_layout.h)
+//   masks: 1 packed, 0 unpacked        drawn as bits, and brought back (dynamic/vm/packed_mask.h)
 #pragma once
 
 #include <string>

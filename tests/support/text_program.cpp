@@ -235,6 +235,7 @@ TextProgram::Values TextProgram::create_inputs() const {
 }
 
 void TextProgram::run(Values& values, bool drops) const {
+  at::manual_seed(1);
   for (size_t i = 0; i < lines_.size(); ++i) {
     const auto& line = lines_[i];
     at_line(i + 1);

@@ -46,7 +46,7 @@ class TextProgram {
   static std::optional<TextProgram> parse(const std::string& text, std::string* reason);
 
   Values create_inputs() const;  // the same values each time
-  // Each op at a line of its own (at_line): its index in lines() and one. `drops`: lines that drop do so.
+  // From the same state of the generator. Each op at a line of its own (at_line): its index in lines() and one. `drops`: lines that drop do so.
   void run(Values& values, bool drops = true) const;
   const std::vector<Line>& lines() const { return lines_; }
   int way() const { return way_; }
