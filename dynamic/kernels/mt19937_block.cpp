@@ -39,7 +39,8 @@ WordSource::~WordSource() {
 }
 
 WordSource::WordSource(const WordSource& other)
-    : generator_(other.generator_), engine_(other.engine_), is_copy_(true), used_(other.used_), current_(other.current_) {
+    : generator_(other.generator_), engine_(other.engine_), is_copy_(true), is_raw_(other.is_raw_), used_(other.used_),
+      current_(other.current_) {
   std::memcpy(states_[current_], other.states_[current_], kBlock * sizeof(uint32_t));
 }
 
@@ -92,13 +93,19 @@ void WordSource::take(uint32_t* words, int64_t count) {
 
 int64_t WordSource::take_rest_of_block(uint32_t* words, int64_t wanted) {
   const int64_t count = std::min(kBlock - used_, wanted);
-  vector_loops().temper(states_[current_] + used_, count, words);
+  const uint32_t* from = states_[current_] + used_;
+  if (is_raw_) {
+    std::copy_n(from, count, words);
+  } else {
+    vector_loops().temper(from, count, words);
+  }
   used_ += count;
   return count;
 }
 
 void WordSource::next_block(uint32_t* words) {
-  vector_loops().next_block(states_[current_], states_[1 - current_], words);
+  const auto next = is_raw_ ? vector_loops().next_raw_block : vector_loops().next_block;
+  next(states_[current_], states_[1 - current_], words);
   current_ = 1 - current_;
 }
 

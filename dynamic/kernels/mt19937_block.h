@@ -33,6 +33,8 @@ class WordSource {
   // For two threads that draw from one generator: one from a copy, which is not put back, one from where that ends. Only
   // with has_blocks().
   bool has_blocks() const { return engine_.has_value(); }
+  // From now on words come as the state holds them: who needs a part of them only, tempers that. Only with has_blocks().
+  void leave_raw() { is_raw_ = true; }
   WordSource copy() const { return WordSource(*this); }
   void skip(int64_t count);
   void go_on_from(const WordSource& other);
@@ -44,7 +46,7 @@ class WordSource {
 
   at::CPUGeneratorImpl& generator_;
   std::optional<at::mt19937> engine_;  // none: words are drawn one by one
-  bool is_copy_ = false, is_changed_ = false;
+  bool is_copy_ = false, is_changed_ = false, is_raw_ = false;
   int64_t used_ = kBlock;  // of the current block
   int current_ = 0;
   alignas(64) uint32_t states_[2][kBlock + 16];  // the recurrence goes from one to the other

@@ -218,26 +218,28 @@ void fill_bernoulli(const TensorBase& self, const TensorBase& p, CPUGeneratorImp
 }
 
 void fill_bernoulli_bits(uint8_t* bits, int64_t count, double p, CPUGeneratorImpl& generator) {
+  const auto& loops = vector_loops();
   const int64_t threshold = threshold_of(p);
   WordSource source(generator, 2 * count);
-  draw_elements(source, count / 8, 16, [&](const uint32_t* words, int64_t first, int64_t group_count) {
-    uint8_t bytes[kLongest];
-    vector_loops().bernoulli_8(words, 8 * group_count, threshold, 1, bytes);
-    for (int64_t i = 0; i < group_count; ++i) {
-      uint64_t group;
-      std::memcpy(&group, bytes + 8 * i, sizeof(group));
-      bits[first + i] = static_cast<uint8_t>((group * 0x0102040810204080ULL) >> 56);  // byte k goes to bit k
-    }
-  });
-  const int64_t rest = count % 8;
-  if (!rest) return;
-  uint32_t words[16];
-  uint8_t bytes[8];
-  source.take(words, 2 * rest);
-  vector_loops().bernoulli_8(words, rest, threshold, 1, bytes);
-  uint8_t last = 0;
-  for (int64_t i = 0; i < rest; ++i) last |= bytes[i] << i;
-  bits[count / 8] = last;
+  int64_t rest = count;  // of which nothing is drawn in blocks
+  if (source.has_blocks()) {
+    source.leave_raw();
+    draw_elements(source, count / 8, 16, [&](const uint32_t* words, int64_t first, int64_t byte_count) {
+      loops.bernoulli_bits(words, byte_count, threshold, bits + first);
+    });
+    rest = count % 8;
+  }
+  for (; rest > 0; rest -= std::min<int64_t>(8, rest)) {
+    uint32_t words[16];
+    uint8_t bytes[8];
+    const int64_t width = std::min<int64_t>(8, rest);
+    source.take(words, 2 * width);
+    if (source.has_blocks()) loops.temper(words, 2 * width, words);
+    loops.bernoulli_8(words, width, threshold, 1, bytes);
+    uint8_t& byte = bits[(count - rest) / 8];
+    byte = 0;
+    for (int64_t i = 0; i < width; ++i) byte |= bytes[i] << i;
+  }
 }
 
 void fill_uniform(const TensorBase& self, double from, double to, bool is_fused, CPUGeneratorImpl& generator) {

@@ -1,9 +1,13 @@
-// Plain loops and vector types, which the compiler turns into each set's instructions; no intrinsics, so the baseline
-// is whatever the build aims at. Built with -O3 and without contraction of a * b + c (CMakeLists.txt): where PyTorch's
+// Plain loops and vector types, which the compiler turns into each set's instructions; no intrinsics but for masks of
+// bits, so the baseline is whatever the build aims at. Built with -O3 and without contraction of a * b + c (CMakeLists.txt): where PyTorch's
 // compiler contracted, the loops say so.
 #include "dynamic/kernels/vector_loops.h"
 
 #include <atomic>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#include <immintrin.h>
+#endif
 
 namespace lockstep::dynamic {
 namespace {

@@ -21,6 +21,7 @@ struct UniformRange {
 struct VectorLoops {
   // The state after `state` and its tempered words. `state` has room for one word more (left changed).
   void (*next_block)(uint32_t* state, uint32_t* next_state, uint32_t* words);
+  void (*next_raw_block)(uint32_t* state, uint32_t* next_state, uint32_t* words);  // not tempered
   void (*skip_block)(uint32_t* state, uint32_t* next_state);  // without the words
   void (*temper)(const uint32_t* state, int64_t count, uint32_t* words);
 
@@ -29,6 +30,9 @@ struct VectorLoops {
   void (*bernoulli_16)(const uint32_t*, int64_t count, int64_t threshold, uint16_t one, uint16_t*);
   void (*bernoulli_32)(const uint32_t*, int64_t count, int64_t threshold, uint32_t one, uint32_t*);
   void (*bernoulli_64)(const uint32_t*, int64_t count, int64_t threshold, uint64_t one, uint64_t*);
+
+  // The same of pairs that are not tempered; pair i goes to bit i % 8 of byte i / 8, of whole bytes.
+  void (*bernoulli_bits)(const uint32_t* raw, int64_t byte_count, int64_t threshold, uint8_t* bits);
 
   void (*uniform_float)(const uint32_t*, int64_t count, const UniformRange<float>&, float* out);
   void (*uniform_double)(const uint32_t*, int64_t count, const UniformRange<double>&, double* out);

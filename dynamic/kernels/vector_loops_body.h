@@ -17,34 +17,40 @@ static inline Word tempered(Word y) {
 }
 
 // Lanes [i, i + LOCKSTEP_LANES) of the next state; `far` is where the recurrence reaches 397 words ahead.
-template <bool kWantsWords>
+enum class Words { kNone, kRaw, kTempered };
+
+template <Words kWords>
 static inline void step(const uint32_t* state, const uint32_t* far, int i, uint32_t* next, uint32_t* words) {
   const Lanes here = load(state + i);
   const Lanes after = load(state + i + 1);
   const Lanes mixed = (here & 0x80000000u) | (after & 0x7fffffffu);
   const Lanes fresh = load(far) ^ (mixed >> 1) ^ (-(after & 1u) & 0x9908b0dfu);
   store(next + i, fresh);
-  if constexpr (kWantsWords) store(words + i, tempered(fresh));
+  if constexpr (kWords == Words::kRaw) store(words + i, fresh);
+  if constexpr (kWords == Words::kTempered) store(words + i, tempered(fresh));
 }
 
 // The last register of each part overlaps the one before: the old state is kept, so computing a lane twice is harmless.
-template <bool kWantsWords>
+template <Words kWords>
 static inline void renew(uint32_t* state, uint32_t* next, uint32_t* words) {
   constexpr int kCount = 624, kAhead = 397, kFirst = kCount - kAhead;
   int i = 0;
   for (; i + LOCKSTEP_LANES <= kFirst; i += LOCKSTEP_LANES)
-    step<kWantsWords>(state, state + i + kAhead, i, next, words);
+    step<kWords>(state, state + i + kAhead, i, next, words);
   i = kFirst - LOCKSTEP_LANES;
-  step<kWantsWords>(state, state + i + kAhead, i, next, words);
+  step<kWords>(state, state + i + kAhead, i, next, words);
   state[kCount] = next[0];
   for (i = kFirst; i + LOCKSTEP_LANES <= kCount; i += LOCKSTEP_LANES)
-    step<kWantsWords>(state, next + i - kFirst, i, next, words);
+    step<kWords>(state, next + i - kFirst, i, next, words);
   i = kCount - LOCKSTEP_LANES;
-  step<kWantsWords>(state, next + i - kFirst, i, next, words);
+  step<kWords>(state, next + i - kFirst, i, next, words);
 }
 
-static void next_block(uint32_t* state, uint32_t* next, uint32_t* words) { renew<true>(state, next, words); }
-static void skip_block(uint32_t* state, uint32_t* next) { renew<false>(state, next, nullptr); }
+static void next_block(uint32_t* state, uint32_t* next, uint32_t* words) {
+  renew<Words::kTempered>(state, next, words);
+}
+static void next_raw_block(uint32_t* state, uint32_t* next, uint32_t* words) { renew<Words::kRaw>(state, next, words); }
+static void skip_block(uint32_t* state, uint32_t* next) { renew<Words::kNone>(state, next, nullptr); }
 
 static void temper(const uint32_t* state, int64_t count, uint32_t* words) {
   for (int64_t i = 0; i < count; ++i) words[i] = tempered(state[i]);
@@ -60,6 +66,71 @@ template <typename Out>
 static void bernoulli(const uint32_t* words, int64_t count, int64_t threshold, Out one, Out* out) {
   for (int64_t i = 0; i < count; ++i)
     out[i] = static_cast<int64_t>(pair_bits(words, i)) < threshold ? one : Out{0};
+}
+
+// The upper 21 of a pair's 53 bits come from its first word; with that alone all is said but where they are the
+// threshold's own.
+struct PairThreshold {
+  explicit PairThreshold(int64_t threshold)
+      : whole(threshold), upper(static_cast<uint32_t>(threshold >> 32)) {}
+  bool is_above(const uint32_t* raw, int64_t i) const {
+    const uint32_t first = tempered(raw[2 * i]) & kUpperBits;
+    if (first != upper) return first < upper;
+    return static_cast<int64_t>(uint64_t{first} << 32 | tempered(raw[2 * i + 1])) < whole;
+  }
+  static constexpr uint32_t kUpperBits = (1u << 21) - 1;
+  int64_t whole;
+  uint32_t upper;
+};
+
+#if LOCKSTEP_LANES == 16
+// One bit for each of 16 pairs.
+static inline uint32_t bits_of_pairs(const uint32_t* raw, const PairThreshold& threshold) {
+  const Lanes evens = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+  const Lanes upper = tempered(__builtin_shuffle(load(raw), load(raw + 16), evens)) & PairThreshold::kUpperBits;
+  const auto wanted = _mm512_set1_epi32(static_cast<int>(threshold.upper));
+  uint32_t bits = _mm512_cmplt_epu32_mask(reinterpret_cast<__m512i>(upper), wanted);
+  uint32_t open = _mm512_cmpeq_epi32_mask(reinterpret_cast<__m512i>(upper), wanted);
+  for (; open; open &= open - 1) {
+    const int i = __builtin_ctz(open);
+    bits |= static_cast<uint32_t>(threshold.is_above(raw, i)) << i;
+  }
+  return bits;
+}
+#elif LOCKSTEP_LANES == 8
+static inline uint32_t bits_of_eight(const uint32_t* raw, const PairThreshold& threshold) {
+  const Lanes evens = {0, 2, 4, 6, 8, 10, 12, 14};
+  const Lanes upper = tempered(__builtin_shuffle(load(raw), load(raw + 8), evens)) & PairThreshold::kUpperBits;
+  const auto found = reinterpret_cast<__m256i>(upper), wanted = _mm256_set1_epi32(static_cast<int>(threshold.upper));
+  uint32_t bits = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(wanted, found)));
+  uint32_t open = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(wanted, found)));
+  for (; open; open &= open - 1) {
+    const int i = __builtin_ctz(open);
+    bits |= static_cast<uint32_t>(threshold.is_above(raw, i)) << i;
+  }
+  return bits;
+}
+static inline uint32_t bits_of_pairs(const uint32_t* raw, const PairThreshold& threshold) {
+  return bits_of_eight(raw, threshold) | bits_of_eight(raw + 16, threshold) << 8;
+}
+#else
+static inline uint32_t bits_of_pairs(const uint32_t* raw, const PairThreshold& threshold) {
+  uint32_t bits = 0;
+  for (int i = 0; i < 16; ++i) bits |= static_cast<uint32_t>(threshold.is_above(raw, i)) << i;
+  return bits;
+}
+#endif
+
+static void bernoulli_bits(const uint32_t* raw, int64_t byte_count, int64_t threshold, uint8_t* bits) {
+  const PairThreshold limit(threshold);
+  int64_t at = 0;
+  for (; at + 2 <= byte_count; at += 2) {
+    const auto two = static_cast<uint16_t>(bits_of_pairs(raw + 16 * at, limit));
+    __builtin_memcpy(bits + at, &two, sizeof(two));
+  }
+  if (at == byte_count) return;
+  bits[at] = 0;
+  for (int i = 0; i < 8; ++i) bits[at] |= static_cast<uint8_t>(limit.is_above(raw + 16 * at, i) << i);
 }
 
 static inline double from_bits(uint64_t bits) {
@@ -131,12 +202,14 @@ static void remainder_int(const uint32_t* words, int64_t count, double divisor, 
 }
 
 constexpr VectorLoops kLoops = {next_block,
+                                next_raw_block,
                                 skip_block,
                                 temper,
                                 bernoulli<uint8_t>,
                                 bernoulli<uint16_t>,
                                 bernoulli<uint32_t>,
                                 bernoulli<uint64_t>,
+                                bernoulli_bits,
                                 uniform_float,
                                 uniform_double,
                                 remainder_real<double>,
