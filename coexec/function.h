@@ -62,9 +62,13 @@ struct Function : std::enable_shared_from_this<Function> {
   static constexpr size_t kKeptDivergences = 64;
   size_t max_nodes = 1 << 16;    // of the graph; above it the least recently used go
   uint64_t clock = 0;            // events asked for
+  double graph_ticks_before = 0;  // of kernels that the graph ran, on either thread, when is_pointless() was asked last
 
   Function();
   void forget_stale_signatures();  // of its nodes, where the memo has forgotten them
+  // Whether most ops of the last call ran eagerly by themselves, and kernels that the graph ran took next to nothing of its
+  // time.
+  bool is_pointless(const Counters& before, uint64_t call_ticks);
   Way unmeasured_way() const { return adapts_workers && worker_habit.sleeps() ? Way::kYielding : forced_way; }
 };
 

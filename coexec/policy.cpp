@@ -49,6 +49,8 @@ constexpr uint64_t kAdoptedSettle = 1024;  // the same, where another function's
 constexpr double kMeasuringShare = 0.01;  // of all time that calls of the slower ways may cost, to measure them
 constexpr double kAdvantage = 0.98;    // the other way must be this much faster to be taken: less is within the noise
 
+constexpr int kPointlessCalls = 3;
+
 constexpr double kLost = 3;           // times the fastest way: a call that says something by itself,
 constexpr double kLostEnough = 4;     // some of which in a row say enough, together this far beyond
 constexpr double kLostSeconds = 0.25; // shorter ones cost nothing
@@ -258,6 +260,14 @@ void Policy::decide() {
   settle(std::max(for_cost, std::min(2 * settle_calls_, kMaxSettle)));
 }
 
+void Policy::give_up() {
+  figures_.way = Way::kEager;
+  figures_.is_pointless = true;
+  pointless_calls_ = 0;
+  settle(std::clamp(2 * settle_calls_, kAdoptedSettle, kMaxSettle));
+  usual_ = 0;
+}
+
 void Policy::settle(uint64_t calls) {
   figures_.is_settled = true;
   settle_calls_ = calls;
@@ -310,6 +320,12 @@ void Policy::note_measured(Way way, double seconds, bool does_count) {
 
 void Policy::note(Way way, double seconds, CallKind kind) {
   ++seen_;
+  if (way != Way::kEager) {
+    pointless_calls_ = kind == CallKind::kPointless ? pointless_calls_ + 1 : 0;
+    if (pointless_calls_ == kPointlessCalls) return give_up();
+    if (kind == CallKind::kPointless) kind = CallKind::kTypical;
+    if (kind == CallKind::kTypical && pointless_calls_ == 0) figures_.is_pointless = false;
+  }
   switch (state_) {
     case State::kFirstCalls:
       if (kind != CallKind::kRecorded) return start(State::kGlancing);

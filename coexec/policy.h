@@ -20,8 +20,9 @@ constexpr int kWayCount = 4;
 const char* way_name(Way way);
 
 // What the time of a call says: all that such calls take, what they take while kernels are chosen and compiled, or what
-// recording takes.
-enum class CallKind : uint8_t { kTypical, kPrepared, kRecorded };
+// recording takes. Or that there is nothing to gain: most ops run eagerly by themselves, for their devices or types, and
+// what is left of them takes next to nothing.
+enum class CallKind : uint8_t { kTypical, kPrepared, kRecorded, kPointless };
 
 class Policy {
  public:
@@ -44,6 +45,7 @@ class Policy {
     std::array<double, kWayCount> seconds{};  // of a call, at the last measurement; 0: not measured
     uint64_t measurements = 0;
     bool is_settled = false;
+    bool is_pointless = false;  // there is nothing to gain: eagerly, and not measured
     Way way = Way::kBehind;
   };
   Figures figures() const { return figures_; }
@@ -61,6 +63,7 @@ class Policy {
   void drop_slow_ways();
   bool is_clear() const;
   void decide();
+  void give_up();
   void settle(uint64_t calls);  // measures again after so many, or where calls take far longer or shorter
   bool is_lost(double seconds);
   bool has_drifted(double seconds);
@@ -79,6 +82,7 @@ class Policy {
   double sum_ = 0;          // of the calls that become the next sample
   int summed_calls_ = 0;
   bool has_short_calls_ = false;  // several to a sample
+  int pointless_calls_ = 0; // in a row
   int seen_ = 0;            // calls in this state, or in this round
   int warm_calls_ = 0;      // typical ones in a row
   int passed_over_ = 0;     // untypical ones of this measurement

@@ -72,6 +72,15 @@ uint64_t preparation_so_far() { return dynamic::preparation_ticks.load(std::memo
 
 Function::Function() : serial(next_serial.fetch_add(1)) {}
 
+bool Function::is_pointless(const Counters& before, uint64_t call_ticks) {
+  constexpr double kWorthwhile = 0.05;
+  if (2 * (counters.eager_ops - before.eager_ops) < counters.ops - before.ops || counters.ops == before.ops) return false;
+  double ticks = 0;
+  for (const auto& node : graph.nodes()) ticks += node->counts.kernel_ticks + node->counts.native_ticks;
+  const double spent = ticks - std::exchange(graph_ticks_before, ticks);
+  return spent < kWorthwhile * static_cast<double>(call_ticks);
+}
+
 void Function::forget_stale_signatures() {
   const uint64_t epoch = dynamic::ShapeMemo::instance().epoch();
   if (epoch == memo_epoch) return;

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <x86intrin.h>
 
 #include <cstdio>
 
@@ -104,8 +105,10 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
   }
   const bool is_measured = function.is_auto && !function.next_recorder;
   const Way way = is_measured ? function.policy.choose() : function.unmeasured_way();
+  const auto counted_before = function.counters;
   const int trials_before = function.worker_habit.trials();
   const double begin = now_seconds();
+  const uint64_t begin_ticks = __rdtsc();
   PyObject* result = nullptr;
   if (way == Way::kEager) {
     session.runner().rest();
@@ -122,7 +125,10 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
   const double seconds = now_seconds() - begin;
   if (is_measured && result) {
     if (function.counters.calls == 1) function.policy.guess(seconds / std::max<double>(1, function.counters.ops));
-    note_time(function, way, seconds, way == Way::kEager ? CallKind::kTypical : kind_of_last_call(session));
+    auto kind = way == Way::kEager ? CallKind::kTypical : kind_of_last_call(session);
+    if (way != Way::kEager && kind != CallKind::kRecorded && function.is_pointless(counted_before, __rdtsc() - begin_ticks))
+      kind = CallKind::kPointless;
+    note_time(function, way, seconds, kind);
   }
   const bool has_choice = is_measured || function.adapts_workers;
   if (has_choice && result && function.way_problem.empty() && !session.was_recorded()) recall_way(function);

@@ -166,6 +166,7 @@ void bind_inspection(py::module_& m) {
     for (int way = 0; way < coexec::kWayCount; ++way)
       d[(std::string(coexec::way_name(static_cast<coexec::Way>(way))) + "_seconds").c_str()] = figures.seconds[way];
     d["measurements"] = figures.measurements;
+    d["is_pointless"] = figures.is_pointless;
     return d;
   });
   m.def("divergences", [](const Function& f) {

@@ -113,6 +113,11 @@ class Explanation:
             return []
         if not auto["is_settled"]:
             return [f"  auto has not measured enough calls yet; the next one: {auto['next_way']}"]
+        if auto["is_pointless"]:
+            return [
+                "  auto runs it eagerly: most ops do so by themselves (reasons below), and those that the "
+                "graph could run take next to no time"
+            ]
         if auto["measurements"] == 0:
             return [f"  auto began with {auto['way']}, which a function like this one chose before"]
         figures = ", ".join(
@@ -135,6 +140,8 @@ class Explanation:
         auto = self.auto
         if not auto["is_settled"]:
             return "run eagerly to measure, auto has not chosen yet"
+        if auto["is_pointless"]:
+            return "auto has found nothing to gain by co-execution"
         if auto["measurements"] <= 1 and auto["way"] != "eager":
             return "run eagerly to measure, co-execution was faster"
         return f"{_C.reasons()['slower']}, or the call was run eagerly to measure"

@@ -53,6 +53,39 @@ TEST(Policy, RunsBehindUntilItHasMeasuredAllWays) {
   EXPECT_TRUE(policy.figures().is_settled);
 }
 
+TEST(Policy, RunsEagerlyWhatHasNothingToGain) {
+  Policy policy;
+  policy.note(policy.choose(), 1, CallKind::kRecorded);
+  for (int call = 0; call < 3; ++call) {
+    EXPECT_FALSE(policy.figures().is_settled);
+    EXPECT_NE(policy.choose(), Way::kEager);
+    policy.note(policy.choose(), 1, CallKind::kPointless);
+  }
+  EXPECT_TRUE(policy.figures().is_settled && policy.figures().is_pointless);
+  int others = 0;
+  for (int call = 0; call < 10000; ++call) {
+    const Way way = policy.choose();
+    others += way != Way::kEager;
+    policy.note(way, way == Way::kEager ? 1 : 1.2, way == Way::kEager ? CallKind::kTypical : CallKind::kPointless);
+  }
+  EXPECT_GT(others, 0) << "it is looked at now and then";
+  EXPECT_LT(others, 20);
+  EXPECT_EQ(policy.figures().measurements, 0);
+}
+
+TEST(Policy, MeasuresWhatHadNothingToGainAndNowMay) {
+  Policy policy;
+  for (int call = 0; call < 3; ++call) policy.note(policy.choose(), 1, CallKind::kPointless);
+  ASSERT_TRUE(policy.figures().is_pointless);
+  run(policy, 3000, fixed(1, 2, 3));
+  EXPECT_FALSE(policy.figures().is_pointless);
+  EXPECT_EQ(policy.choose(), Way::kBehind);
+  for (int call = 0; call < 2; ++call) policy.note(Way::kBehind, 1, CallKind::kPointless);
+  run(policy, 1, fixed(1, 2, 3));
+  policy.note(Way::kBehind, 1, CallKind::kPointless);
+  EXPECT_EQ(policy.choose(), Way::kBehind) << "only several in a row say so";
+}
+
 TEST(Policy, RunsNothingBehindWhereThereIsOneCore) {
   for (const auto& [in_place, eager, way] : {std::tuple(2.0, 3.0, Way::kInPlace), std::tuple(3.0, 2.0, Way::kEager)}) {
     Policy policy(/*may_run_behind=*/false);

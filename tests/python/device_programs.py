@@ -126,9 +126,47 @@ def generator_on_its_thread(extension):
     check(make)
 
 
+def nothing_is_gained(extension):
+    """auto gives up a function that works on the device, and not one that works beside it."""
+
+    def make(works):
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 5)).to("fake")
+        optimizer = torch.optim.Adam(net.parameters(), foreach=False)
+
+        def step(i):
+            extra = busy(i).sum() if works else torch.zeros(())
+            optimizer.zero_grad()
+            loss = net(torch.randn(7, 20).to("fake")).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach().cpu() + extra
+
+        return step
+
+    for works in (False, True):
+        torch.manual_seed(0)
+        eager = make(works)
+        expected = [eager(i) for i in range(12)]
+        torch.manual_seed(0)
+        ours = lockstep.function(make(works), numerics="strict")
+        if not all(torch.equal(ours(i), expected[i]) for i in range(12)):
+            print(f"works={works}: results differ")
+        auto = lockstep.explain(ours).auto
+        if (auto["is_pointless"], auto["next_way"] == "eager") != (not works, not works):
+            print(f"works={works}: {auto}")
+        if ("auto runs it eagerly" in str(lockstep.explain(ours))) == works:
+            print(lockstep.explain(ours))
+
+
 PROGRAMS = {
     program.__name__: program
-    for program in (results_on_the_device, backward_on_its_thread, generator_on_its_thread)
+    for program in (
+        results_on_the_device,
+        backward_on_its_thread,
+        generator_on_its_thread,
+        nothing_is_gained,
+    )
 }
 
 if __name__ == "__main__":
