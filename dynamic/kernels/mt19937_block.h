@@ -35,6 +35,7 @@ class WordSource {
   bool has_blocks() const { return engine_.has_value(); }
   // From now on words come as the state holds them: who needs a part of them only, tempers that. Only with has_blocks().
   void leave_raw() { is_raw_ = true; }
+  bool is_raw() const { return is_raw_; }
   WordSource copy() const { return WordSource(*this); }
   void skip(int64_t count);
   void go_on_from(const WordSource& other);
@@ -74,15 +75,15 @@ void draw_range(WordSource& source, int64_t begin, int64_t end, int64_t words_pe
 bool may_share_drawing();
 
 // consume(words, first, count) for ranges of elements, of `words_per_element` (1 to 32) each; on any thread, and on two at
-// a time. Where there are many, two
-// threads do it: the recurrence goes from word to word, but to go on without making numbers of them is half the work.
+// a time. Where there are many, two threads do it: the recurrence goes from word to word, but to go on without making
+// numbers of them is half the work, or more of it where words are left raw.
 template <typename Consume>
 void draw_elements(WordSource& source, int64_t element_count, int64_t words_per_element, const Consume& consume) {
   constexpr int64_t kManyWords = 1 << 18;
-  constexpr double kFirstPart = 0.6;
+  constexpr double kFirstPart = 0.6, kFirstRawPart = 0.68;
   if (element_count * words_per_element < kManyWords || !source.has_blocks() || !may_share_drawing())
     return draw_range(source, 0, element_count, words_per_element, consume);
-  const auto cut = static_cast<int64_t>(kFirstPart * static_cast<double>(element_count));
+  const auto cut = static_cast<int64_t>((source.is_raw() ? kFirstRawPart : kFirstPart) * static_cast<double>(element_count));
   WordSource first = source.copy();
   std::atomic<bool> is_first_done{false};
   shared_loop(0, 2, 1, [&](int64_t begin, int64_t end) {
