@@ -16,34 +16,33 @@ static inline Word tempered(Word y) {
   return y ^ (y >> 18);
 }
 
-// Lanes [i, i + LOCKSTEP_LANES) of the next state; `far` is where the recurrence reaches 397 words ahead.
+// Lanes [i, i + LOCKSTEP_LANES) of the next state; `far` is where the recurrence reaches, 397 words ahead.
 enum class Words { kNone, kRaw, kTempered };
 
 template <Words kWords>
-static inline void step(const uint32_t* state, const uint32_t* far, int i, uint32_t* next, uint32_t* words) {
+static inline void step(const uint32_t* state, Lanes far, int i, uint32_t* next, uint32_t* words) {
   const Lanes here = load(state + i);
   const Lanes after = load(state + i + 1);
   const Lanes mixed = (here & 0x80000000u) | (after & 0x7fffffffu);
-  const Lanes fresh = load(far) ^ (mixed >> 1) ^ (-(after & 1u) & 0x9908b0dfu);
+  const Lanes fresh = far ^ (mixed >> 1) ^ (-(after & 1u) & 0x9908b0dfu);
   store(next + i, fresh);
   if constexpr (kWords == Words::kRaw) store(words + i, fresh);
   if constexpr (kWords == Words::kTempered) store(words + i, tempered(fresh));
 }
 
-// The last register of each part overlaps the one before: the old state is kept, so computing a lane twice is harmless.
+// Whole registers, so that all stores are aligned: the one in the middle reaches into the old state and into the new one.
 template <Words kWords>
 static inline void renew(uint32_t* state, uint32_t* next, uint32_t* words) {
-  constexpr int kCount = 624, kAhead = 397, kFirst = kCount - kAhead;
+  constexpr int kCount = 624, kAhead = 397, kFirst = kCount - kAhead, kSeam = kFirst / LOCKSTEP_LANES * LOCKSTEP_LANES;
+  static_assert(kCount % LOCKSTEP_LANES == 0);
   int i = 0;
-  for (; i + LOCKSTEP_LANES <= kFirst; i += LOCKSTEP_LANES)
-    step<kWords>(state, state + i + kAhead, i, next, words);
-  i = kFirst - LOCKSTEP_LANES;
-  step<kWords>(state, state + i + kAhead, i, next, words);
+  for (; i < kSeam; i += LOCKSTEP_LANES) step<kWords>(state, load(state + i + kAhead), i, next, words);
+  uint32_t seam[LOCKSTEP_LANES];
+  for (int lane = 0; lane < LOCKSTEP_LANES; ++lane)
+    seam[lane] = i + lane < kFirst ? state[i + lane + kAhead] : next[i + lane - kFirst];
+  step<kWords>(state, load(seam), i, next, words);
   state[kCount] = next[0];
-  for (i = kFirst; i + LOCKSTEP_LANES <= kCount; i += LOCKSTEP_LANES)
-    step<kWords>(state, next + i - kFirst, i, next, words);
-  i = kCount - LOCKSTEP_LANES;
-  step<kWords>(state, next + i - kFirst, i, next, words);
+  for (i += LOCKSTEP_LANES; i < kCount; i += LOCKSTEP_LANES) step<kWords>(state, load(next + i - kFirst), i, next, words);
 }
 
 static void next_block(uint32_t* state, uint32_t* next, uint32_t* words) {
