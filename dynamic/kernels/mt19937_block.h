@@ -80,7 +80,7 @@ bool may_share_drawing();
 template <typename Consume>
 void draw_elements(WordSource& source, int64_t element_count, int64_t words_per_element, const Consume& consume) {
   constexpr int64_t kManyWords = 1 << 18;
-  constexpr double kFirstPart = 0.6, kFirstRawPart = 0.68;
+  constexpr double kFirstPart = 0.6, kFirstRawPart = 0.64;
   if (element_count * words_per_element < kManyWords || !source.has_blocks() || !may_share_drawing())
     return draw_range(source, 0, element_count, words_per_element, consume);
   const auto cut = static_cast<int64_t>((source.is_raw() ? kFirstRawPart : kFirstPart) * static_cast<double>(element_count));

@@ -19,7 +19,7 @@ struct UniformRange {
 
 // Words are tempered draws. A pair is a first (high) and a second (low) word.
 struct VectorLoops {
-  // The state after `state` and its tempered words. `state` has room for one word more (left changed).
+  // The state after `state` and its tempered words. `state` has room for 16 words more (the first left changed).
   void (*next_block)(uint32_t* state, uint32_t* next_state, uint32_t* words);
   void (*next_raw_block)(uint32_t* state, uint32_t* next_state, uint32_t* words);  // not tempered
   void (*skip_block)(uint32_t* state, uint32_t* next_state);  // without the words

@@ -16,15 +16,26 @@ static inline Word tempered(Word y) {
   return y ^ (y >> 18);
 }
 
-// Lanes [i, i + LOCKSTEP_LANES) of the next state; `far` is where the recurrence reaches, 397 words ahead.
+// Lanes [i, i + LOCKSTEP_LANES) of the next state; `far` is where the recurrence reaches, 397 words ahead. `here` are those
+// of the old one, then the next: what was loaded once, and aligned, is not loaded again one word further on.
 enum class Words { kNone, kRaw, kTempered };
 
+// Where that takes one instruction.
+static inline Lanes one_further(const uint32_t* at, Lanes here, Lanes next) {
+#if LOCKSTEP_LANES == 16
+  return __builtin_shuffle(here, next, Lanes{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16});
+#else
+  return load(at + 1);
+#endif
+}
+
 template <Words kWords>
-static inline void step(const uint32_t* state, Lanes far, int i, uint32_t* next, uint32_t* words) {
-  const Lanes here = load(state + i);
-  const Lanes after = load(state + i + 1);
+static inline void step(const uint32_t* state, Lanes& here, Lanes far, int i, uint32_t* next, uint32_t* words) {
+  const Lanes following = load(state + i + LOCKSTEP_LANES);
+  const Lanes after = one_further(state + i, here, following);
   const Lanes mixed = (here & 0x80000000u) | (after & 0x7fffffffu);
   const Lanes fresh = far ^ (mixed >> 1) ^ (-(after & 1u) & 0x9908b0dfu);
+  here = following;
   store(next + i, fresh);
   if constexpr (kWords == Words::kRaw) store(words + i, fresh);
   if constexpr (kWords == Words::kTempered) store(words + i, tempered(fresh));
@@ -35,14 +46,16 @@ template <Words kWords>
 static inline void renew(uint32_t* state, uint32_t* next, uint32_t* words) {
   constexpr int kCount = 624, kAhead = 397, kFirst = kCount - kAhead, kSeam = kFirst / LOCKSTEP_LANES * LOCKSTEP_LANES;
   static_assert(kCount % LOCKSTEP_LANES == 0);
+  Lanes here = load(state);
   int i = 0;
-  for (; i < kSeam; i += LOCKSTEP_LANES) step<kWords>(state, load(state + i + kAhead), i, next, words);
+  for (; i < kSeam; i += LOCKSTEP_LANES) step<kWords>(state, here, load(state + i + kAhead), i, next, words);
   uint32_t seam[LOCKSTEP_LANES];
   for (int lane = 0; lane < LOCKSTEP_LANES; ++lane)
     seam[lane] = i + lane < kFirst ? state[i + lane + kAhead] : next[i + lane - kFirst];
-  step<kWords>(state, load(seam), i, next, words);
+  step<kWords>(state, here, load(seam), i, next, words);
   state[kCount] = next[0];
-  for (i += LOCKSTEP_LANES; i < kCount; i += LOCKSTEP_LANES) step<kWords>(state, load(next + i - kFirst), i, next, words);
+  for (i += LOCKSTEP_LANES; i < kCount; i += LOCKSTEP_LANES)
+    step<kWords>(state, here, load(next + i - kFirst), i, next, words);
 }
 
 static void next_block(uint32_t* state, uint32_t* next, uint32_t* words) {
