@@ -20,8 +20,8 @@
 #include "dynamic/shapes/shape_memo.h"
 #include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/allocator.h"
-#include "dynamic/vm/packed_mask.h"
 #include "dynamic/vm/executor.h"
+#include "dynamic/vm/packed_mask.h"
 
 namespace lockstep::coexec {
 
@@ -486,7 +486,6 @@ void Session::lead_resizing(const OpInfo& op, torch::jit::Stack* stack, graph::N
 
 // ---- asking
 
-// A value of this call: made by an output of this node.
 // A mask of dropout is to be drawn into it next, as far as the graph knows.
 bool Session::may_leave_blank(const graph::Node& node) const {
   if (node.next.size() != 1 || !dynamic::draws_mask(*node.next[0].to->op)) return false;
@@ -504,6 +503,7 @@ void Session::leave_blank(const at::Tensor& result) {
   track_unpublished(link);
 }
 
+// A value of this call: made by an output of this node.
 void Session::claim(Link& link, const graph::Node& node, size_t output) {
   link.session = this;
   link.producer = node.id;

@@ -141,6 +141,8 @@ class Unboxed<Op, Result(Args...)> {
         auto result = run_natively(*session, op, args...);
         if (session->may_leave_blank(*node)) session->leave_blank(result);
         return result;
+      } else {
+        return run_natively(*session, op, args...);
       }
     }
     if (session->at_once_) {

@@ -288,7 +288,7 @@ bool FusedGroup::try_add(Event& event) {
   const auto& facts = facts_of(event);
   if (!facts.row || !may_join(event, facts)) return false;
   if (facts.row->takes_numbers && !facts.row->takes_numbers(event)) return false;
-  if (facts.written >= 0 && may_change_value(event)) return false;
+  if (facts.written >= 0 && may_change_value(event)) return false;  // costs nothing by itself
   bool is_by_row = false;
   if (!events_.empty()) {
     if (!event.passes.has(Pass::k_fuse) || event.passes != events_[0]->passes) return false;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "dynamic/jit/kernel.h"
 #include "dynamic/kernels/random.h"
@@ -39,13 +40,18 @@ struct Blank final : HiddenForm {
   c10::DataPtr memory;
 };
 
-// Eight elements a byte.
+// Bytes [begin, end) of bits, four elements at a time.
 template <typename Number>
 void unpack(const uint8_t* bits, int64_t begin, int64_t end, int64_t count, Number value, Number* out) {
-  for (int64_t byte = begin; byte < end; ++byte) {
-    const int64_t width = std::min<int64_t>(8, count - 8 * byte);
-    for (int64_t i = 0; i < width; ++i) out[8 * byte + i] = bits[byte] >> i & 1 ? value : Number(0);
+  Number fours[16][4];
+  for (int four = 0; four < 16; ++four)
+    for (int i = 0; i < 4; ++i) fours[four][i] = four >> i & 1 ? value : Number(0);
+  const int64_t whole_end = std::min(end, count / 8);
+  for (int64_t byte = begin; byte < whole_end; ++byte) {
+    std::memcpy(out + 8 * byte, fours[bits[byte] & 15], sizeof fours[0]);
+    std::memcpy(out + 8 * byte + 4, fours[bits[byte] >> 4], sizeof fours[0]);
   }
+  for (int64_t i = 8 * whole_end; i < std::min(8 * end, count); ++i) out[i] = bits[i / 8] >> i % 8 & 1 ? value : Number(0);
 }
 
 void unpack(const PackedMask& mask, int64_t storage_bytes, void* out, bool in_parallel) {

@@ -11,7 +11,7 @@
 
 namespace lockstep::dynamic {
 
-// One or zero elements: each holds 0, or `value`.
+// Each element is 0 or `value`.
 struct PackedMask final : HiddenForm {
   PackedMask(c10::DataPtr b, c10::ScalarType t) : bits(std::move(b)), type(t) {}
   c10::DataPtr restored(const c10::StorageImpl& storage, bool in_parallel) override;
