@@ -179,7 +179,8 @@ std::string print_spec(const KernelSpec& spec) {
   out << '\n';
   for (size_t i = 0; i < spec.buffers.size(); ++i) {
     const Buffer& buffer = spec.buffers[i];
-    out << 'b' << i << " = " << kAccessNames[static_cast<int>(buffer.access)] << (buffer.streaming ? " stream" : "") << (buffer.packed ? " packed " : " ");
+    out << 'b' << i << " = " << kAccessNames[static_cast<int>(buffer.access)] << (buffer.streaming ? " stream" : "")
+        << (buffer.packed ? " packed " : " ");
     if (buffer.total != Total::kNone) out << kTotalNames[static_cast<int>(buffer.total)] << ' ';
     out << name_of(buffer.type) << ' ';
     print_list(out, buffer.strides);

@@ -1,6 +1,6 @@
 // Plain loops and vector types, which the compiler turns into each set's instructions; no intrinsics but for masks of
-// bits, so the baseline is whatever the build aims at. Built with -O3 and without contraction of a * b + c (CMakeLists.txt): where PyTorch's
-// compiler contracted, the loops say so.
+// bits, so the baseline is whatever the build aims at. Built with -O3 and without contraction of a * b + c
+// (CMakeLists.txt): where PyTorch's compiler contracted, the loops say so.
 #include "dynamic/kernels/vector_loops.h"
 
 #include <atomic>

@@ -137,7 +137,8 @@ void leave_blank(c10::StorageImpl& storage, c10::DataPtr memory) { hide(storage,
 
 bool may_change_value(const Event& event) {
   const auto& op = event.op();
-  if (!event.may_pack() || !op.is_pointwise || op.draws || event.operands.empty() || !event.signature->outputs.empty()) return false;
+  if (!event.may_pack() || !op.is_pointwise || op.draws || event.operands.empty() || !event.signature->outputs.empty())
+    return false;
   const auto& first = event.operands[0];
   if (!op.args[0].is_written || !first.storage) return false;
   const auto* mask = packed_mask(*first.storage);
