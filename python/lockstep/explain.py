@@ -115,8 +115,8 @@ class Explanation:
             return [f"  auto has not measured enough calls yet; the next one: {auto['next_way']}"]
         if auto["is_pointless"]:
             return [
-                "  auto runs it eagerly: most ops do so by themselves (reasons below), and those that the "
-                "graph could run take next to no time"
+                "  auto runs it eagerly: most ops do so by themselves (reasons below), "
+                "and those that the graph could run take next to no time"
             ]
         if auto["measurements"] == 0:
             return [f"  auto began with {auto['way']}, which a function like this one chose before"]
