@@ -94,16 +94,24 @@ void arm(c10::StorageImpl* user) {
   if (!user->has_materializer()) user->set_materializer(&materialize);
 }
 
+namespace {
+
+// To a twin without memory.
+Link* create_link(c10::StorageImpl* user) {
+  const auto reference = c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(user);
+  return new Link(dynamic::create_empty_storage(static_cast<int64_t>(user->nbytes())),
+                  c10::weak_intrusive_ptr<c10::StorageImpl>(reference));
+}
+
+}  // namespace
+
 Link* link_storage(c10::StorageImpl* user) {
   std::lock_guard lock(links_lock);
   if (Link* link = link_of(user)) return link;  // another thread was first
-  auto twin = dynamic::create_empty_storage(static_cast<int64_t>(user->nbytes()));
   auto& pointer = user->_mutable_data_ptr_no_checks();
   void* data = pointer.get();
-  auto reference = c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(user);
-  auto* link = new Link(twin, c10::weak_intrusive_ptr<c10::StorageImpl>(reference));
-  reference.reset();
-  twin->set_data_ptr_noswap(std::move(pointer));  // leaves `data` readable in the user's half meanwhile
+  auto* link = create_link(user);
+  link->twin->set_data_ptr_noswap(std::move(pointer));  // leaves `data` readable in the user's half meanwhile
   pointer = linked_pointer(data, link);
   link->is_published = true;
   return link;
@@ -111,11 +119,9 @@ Link* link_storage(c10::StorageImpl* user) {
 
 Link* link_blank(c10::StorageImpl* user) {
   std::lock_guard lock(links_lock);
-  auto twin = dynamic::create_empty_storage(static_cast<int64_t>(user->nbytes()));
   auto& pointer = user->_mutable_data_ptr_no_checks();
-  dynamic::leave_blank(*twin, std::move(pointer));
-  auto reference = c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(user);
-  auto* link = new Link(std::move(twin), c10::weak_intrusive_ptr<c10::StorageImpl>(reference));
+  auto* link = create_link(user);
+  dynamic::leave_blank(*link->twin, std::move(pointer));
   pointer = linked_pointer(nullptr, link);
   user->set_materializer(&materialize);
   return link;

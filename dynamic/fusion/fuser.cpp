@@ -32,7 +32,9 @@ bool is_in_range(const c10::Scalar& scalar, jit::DType type) {
 }
 
 // None where it does not fit the type: some ops of PyTorch raise then, others have infinity, so that they are asked.
-std::optional<jit::ScalarValue> scalar_value(const Event& event, const ScalarUse& use) {
+std::optional<jit::ScalarValue> scalar_value(const FusedGroup& group, const ScalarUse& use) {
+  if (use.mask >= 0) return jit::ScalarValue{.real = packed_mask(*group.buffers()[use.mask].storage)->value};
+  const Event& event = *group.events()[use.event];
   const c10::Scalar scalar = use.argument >= 0  ? event.args[use.argument].toScalar()
                              : use.operand >= 0 ? event.operands[use.operand].direct.item()
                                                 : c10::Scalar(use.number);
@@ -46,10 +48,6 @@ std::optional<jit::ScalarValue> scalar_value(const Event& event, const ScalarUse
     value.real = scalar.to<double>();
   }
   return value;
-}
-
-std::optional<jit::ScalarValue> value_of_mask(const c10::StorageImpl& storage) {
-  return jit::ScalarValue{.real = packed_mask(storage)->value};
 }
 
 }  // namespace
@@ -128,8 +126,7 @@ bool Fuser::try_run_fused(FusedGroup& group) {
   }
   c10::SmallVector<jit::ScalarValue, 16> scalars;
   for (const auto& use : plan.group.scalars) {
-    const auto value = use.mask >= 0 ? value_of_mask(*group.buffers()[use.mask].storage)
-                                     : scalar_value(*events[use.event], use);
+    const auto value = scalar_value(group, use);
     if (!value) return false;
     scalars.push_back(*value);
   }

@@ -16,11 +16,7 @@ static inline Word tempered(Word y) {
   return y ^ (y >> 18);
 }
 
-// Lanes [i, i + LOCKSTEP_LANES) of the next state; `far` is where the recurrence reaches, 397 words ahead. `here` are those
-// of the old one, then the next: what was loaded once, and aligned, is not loaded again one word further on.
-enum class Words { kNone, kRaw, kTempered };
-
-// Where that takes one instruction.
+// What is loaded already, where to move it takes one instruction.
 static inline Lanes one_further(const uint32_t* at, Lanes here, Lanes next) {
 #if LOCKSTEP_LANES == 16
   return __builtin_shuffle(here, next, Lanes{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16});
@@ -29,6 +25,10 @@ static inline Lanes one_further(const uint32_t* at, Lanes here, Lanes next) {
 #endif
 }
 
+enum class Words { kNone, kRaw, kTempered };
+
+// Lanes [i, i + LOCKSTEP_LANES) of the next state; `far` is where the recurrence reaches, 397 words ahead. `here` are those
+// of the old one, afterwards those that follow.
 template <Words kWords>
 static inline void step(const uint32_t* state, Lanes& here, Lanes far, int i, uint32_t* next, uint32_t* words) {
   const Lanes following = load(state + i + LOCKSTEP_LANES);
@@ -90,6 +90,15 @@ struct PairThreshold {
     if (first != upper) return first < upper;
     return static_cast<int64_t>(uint64_t{first} << 32 | tempered(raw[2 * i + 1])) < whole;
   }
+  // One bit for each of the pairs of a mask.
+  uint32_t bits_of(const uint32_t* raw, uint32_t pairs) const {
+    uint32_t bits = 0;
+    for (; pairs; pairs &= pairs - 1) {
+      const int i = __builtin_ctz(pairs);
+      bits |= static_cast<uint32_t>(is_above(raw, i)) << i;
+    }
+    return bits;
+  }
   static constexpr uint32_t kUpperBits = (1u << 21) - 1;
   int64_t whole;
   uint32_t upper;
@@ -101,26 +110,18 @@ static inline uint32_t bits_of_pairs(const uint32_t* raw, const PairThreshold& t
   const Lanes evens = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
   const Lanes upper = tempered(__builtin_shuffle(load(raw), load(raw + 16), evens)) & PairThreshold::kUpperBits;
   const auto wanted = _mm512_set1_epi32(static_cast<int>(threshold.upper));
-  uint32_t bits = _mm512_cmplt_epu32_mask(reinterpret_cast<__m512i>(upper), wanted);
-  uint32_t open = _mm512_cmpeq_epi32_mask(reinterpret_cast<__m512i>(upper), wanted);
-  for (; open; open &= open - 1) {
-    const int i = __builtin_ctz(open);
-    bits |= static_cast<uint32_t>(threshold.is_above(raw, i)) << i;
-  }
-  return bits;
+  const uint32_t bits = _mm512_cmplt_epu32_mask(reinterpret_cast<__m512i>(upper), wanted);
+  const uint32_t open = _mm512_cmpeq_epi32_mask(reinterpret_cast<__m512i>(upper), wanted);
+  return bits | threshold.bits_of(raw, open);
 }
 #elif LOCKSTEP_LANES == 8
 static inline uint32_t bits_of_eight(const uint32_t* raw, const PairThreshold& threshold) {
   const Lanes evens = {0, 2, 4, 6, 8, 10, 12, 14};
   const Lanes upper = tempered(__builtin_shuffle(load(raw), load(raw + 8), evens)) & PairThreshold::kUpperBits;
   const auto found = reinterpret_cast<__m256i>(upper), wanted = _mm256_set1_epi32(static_cast<int>(threshold.upper));
-  uint32_t bits = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(wanted, found)));
-  uint32_t open = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(wanted, found)));
-  for (; open; open &= open - 1) {
-    const int i = __builtin_ctz(open);
-    bits |= static_cast<uint32_t>(threshold.is_above(raw, i)) << i;
-  }
-  return bits;
+  const uint32_t bits = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(wanted, found)));
+  const uint32_t open = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(wanted, found)));
+  return bits | threshold.bits_of(raw, open);
 }
 static inline uint32_t bits_of_pairs(const uint32_t* raw, const PairThreshold& threshold) {
   return bits_of_eight(raw, threshold) | bits_of_eight(raw + 16, threshold) << 8;
@@ -140,9 +141,7 @@ static void bernoulli_bits(const uint32_t* raw, int64_t byte_count, int64_t thre
     const auto two = static_cast<uint16_t>(bits_of_pairs(raw + 16 * at, limit));
     __builtin_memcpy(bits + at, &two, sizeof(two));
   }
-  if (at == byte_count) return;
-  bits[at] = 0;
-  for (int i = 0; i < 8; ++i) bits[at] |= static_cast<uint8_t>(limit.is_above(raw + 16 * at, i) << i);
+  if (at < byte_count) bits[at] = static_cast<uint8_t>(limit.bits_of(raw + 16 * at, 0xff));
 }
 
 static inline double from_bits(uint64_t bits) {

@@ -76,7 +76,7 @@ bool may_draw(const Event& event) {
 // bernoulli_.float(Tensor(a!) self, float p, *, Generator? generator)
 bool try_draw(const Event& event) {
   const auto type = event.signature->inputs[0].dtype;
-  const auto generator = event.args[2].isNone() ? MaybeGenerator() : event.args[2].toGenerator();
+  const auto generator = event.args[2].toOptional<at::Generator>();
   const int64_t count = event.signature->inputs[0].numel();
   auto bits = c10::GetCPUAllocator()->allocate(count / 8 + jit::kPackedMargin);
   if (!generate_bernoulli_mask(type, generator, event.args[1].toDouble(), count, static_cast<uint8_t*>(bits.get())))

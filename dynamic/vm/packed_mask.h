@@ -1,7 +1,8 @@
 // Masks of dropout as bits. PyTorch makes them of three ops (empty_like, bernoulli_(p), div_(p)), and autograd holds the
 // result, a float for each element, until the backward pass. Here the storage stays blank after the first, where the graph
-// knows that the second follows; that one draws one bit an element, with the same draws of the generator, the third changes what a bit stands for, and fused kernels read
-// the bits. Everybody else finds the floats, which are the same whether a mask was packed or not.
+// knows that the second follows; that one draws one bit an element, with the same draws of the generator, the third
+// changes what a bit stands for, and fused kernels read the bits. Everybody else finds the floats, which are the same
+// whether a mask was packed or not.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -47,11 +47,19 @@ StorageRef blank_like(const at::Tensor& tensor) {
 }
 
 at::Generator generator(uint64_t seed) {
-  auto made = at::detail::createCPUGenerator(seed);
-  return made;
+  return at::detail::createCPUGenerator(seed);
 }
 
-// dropout's own three ops.
+// As one group; its kernel is there afterwards.
+void run_together(std::initializer_list<EventCase*> cases) {
+  Fuser fuser;
+  Event* failed = nullptr;
+  at::AutoDispatchBelowADInplaceOrView below;
+  for (auto* made : cases) ASSERT_TRUE(fuser.try_add(made->event));
+  fuser.run(failed);
+  KernelService::instance().wait();
+}
+
 Mask draw(at::IntArrayRef sizes, c10::ScalarType type, double p, uint64_t seed = 1) {
   Mask mask{nullptr, at::zeros(sizes, type)};
   mask.storage = blank_like(mask.expected);
@@ -157,13 +165,8 @@ TEST(PackedMask, AKernelReadsItsBits) {
       const auto sum = mask.ask("aten::add.Tensor", Stack{product->expected[0], y, 1});
       sum->event.operands[0].storage = product->event.outputs[0];
       const auto wanted = sum->event.outputs[0];
-      Fuser fuser;
-      Event* failed = nullptr;
-      at::AutoDispatchBelowADInplaceOrView below;
       const uint64_t before = fusion_statistics.groups.load();
-      ASSERT_TRUE(fuser.try_add(product->event) && fuser.try_add(sum->event));
-      fuser.run(failed);
-      KernelService::instance().wait();
+      run_together({product.get(), sum.get()});
       EXPECT_EQ(fusion_statistics.groups.load(), before + (round > 0));
       EXPECT_TRUE(mask.is_packed()) << "also where the ops run one by one";
       EXPECT_TRUE(at::equal(sum->result(0), sum->expected[0])) << type << round;
@@ -179,12 +182,7 @@ TEST(PackedMask, AKernelReadsItTurnedAndBroadcast) {
     for (const auto& args : {Stack{x, mask.expected.t()}, Stack{many, mask.expected}}) {
       const auto product = mask.ask("aten::mul.Tensor", args);
       const auto wanted = product->event.outputs[0];
-      Fuser fuser;
-      Event* failed = nullptr;
-      at::AutoDispatchBelowADInplaceOrView below;
-      ASSERT_TRUE(fuser.try_add(product->event));
-      fuser.run(failed);
-      KernelService::instance().wait();
+      run_together({product.get()});
       EXPECT_TRUE(mask.is_packed());
       EXPECT_TRUE(at::equal(product->result(0), product->expected[0])) << round;
     }
@@ -203,12 +201,7 @@ TEST(PackedMask, WhoDoesNotKnowItGetsFloats) {
   const auto sum = other.ask("aten::add.Tensor", Stack{bits, at::ones({70, 90}, at::kInt), 1});
   const auto wanted = sum->event.outputs[0];
   for (int round = 0; round < 2; ++round) {
-    Fuser fuser;
-    Event* failed = nullptr;
-    at::AutoDispatchBelowADInplaceOrView below;
-    ASSERT_TRUE(fuser.try_add(sum->event));
-    fuser.run(failed);
-    KernelService::instance().wait();
+    run_together({sum.get()});
     EXPECT_TRUE(at::equal(sum->result(0), sum->expected[0]));
   }
   EXPECT_FALSE(other.is_packed()) << "as integers";
