@@ -69,6 +69,7 @@ const std::unordered_map<std::string, Correction>& corrections() {
       {"aten::_lazy_clone", as_kind(OpKind::kEager)},
       {"aten::_lazy_clone_alias", as_kind(OpKind::kEager)},
       {"aten::_efficientzerotensor", as_kind(OpKind::kEager)},
+      {"aten::as_strided_scatter", as_kind(OpKind::kEager)},  // its kernel asks whether self wants gradients
       {"aten::from_file", as_kind(OpKind::kEager)},
       {"aten::_pin_memory", as_kind(OpKind::kEager)},
       {"aten::_assert_async", as_kind(OpKind::kHost)},

@@ -53,8 +53,14 @@ def _fail_by_version(x):
     out.sum().backward()
 
 
+def _fail_by_wanting_gradients(x):
+    leaf = x.detach().mT.requires_grad_()
+    return leaf.as_strided_scatter(torch.zeros(2, 2), (2, 2), (1, 2))
+
+
 BY_LAYOUT = {
     "layout": _fail_by_layout,
+    "gradients": _fail_by_wanting_gradients,
     "type": _fail_by_type,
     "python": _fail_in_python,
     "backward": _fail_in_backward,
