@@ -15,8 +15,8 @@ TSAN_TESTS=(coexec_channel coexec_placeholder coexec_session coexec_failure coex
             coexec_random_program dynamic_allocator dynamic_shape_memo
             dynamic_shared_loop)
 ASAN_TESTS=("${TSAN_TESTS[@]}" coexec_event_passes coexec_merge coexec_unboxed coexec_value_check dynamic_disturbance
-            dynamic_executor dynamic_fuser dynamic_hidden_layout dynamic_product dynamic_shape_inference graph_trace_graph tracer_hook
-            tracer_backward_locator)
+            dynamic_executor dynamic_fuser dynamic_hidden_layout dynamic_packed_mask dynamic_product dynamic_shape_inference
+            graph_trace_graph tracer_hook tracer_backward_locator)
 SUPPORT="$PWD/tests/support"
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Slower under a sanitizer, so fewer programs.
