@@ -22,9 +22,10 @@ export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Slower under a sanitizer, so fewer programs.
 export LOCKSTEP_TEST_PROGRAMS="${LOCKSTEP_TEST_PROGRAMS:-30}"
 
-export TSAN_OPTIONS="suppressions=$SUPPORT/tsan.supp ignore_noninstrumented_modules=1 halt_on_error=0 exitcode=66"
+# Memory that is refused is a null pointer, as it is without a sanitizer.
+export TSAN_OPTIONS="allocator_may_return_null=1 suppressions=$SUPPORT/tsan.supp ignore_noninstrumented_modules=1 halt_on_error=0 exitcode=66"
 # PyTorch's static objects are never freed: leaks are looked for in our code only.
-export ASAN_OPTIONS="detect_leaks=1 detect_odr_violation=0 alloc_dealloc_mismatch=0"
+export ASAN_OPTIONS="allocator_may_return_null=1 detect_leaks=1 detect_odr_violation=0 alloc_dealloc_mismatch=0"
 export LSAN_OPTIONS="suppressions=$SUPPORT/lsan.supp print_suppressions=0"
 export UBSAN_OPTIONS="print_stacktrace=1 halt_on_error=1"
 
