@@ -7,7 +7,7 @@ import sys
 
 # Read once, when the libraries load: no thread may start before the workers are forked, and
 # nothing may be fetched.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     # glibc's cache of small blocks hands them out without the pattern that judge.py asks for.
     "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
     "OPENBLAS_NUM_THREADS": "1",
@@ -22,7 +22,7 @@ _ENVIRONMENT = {
 
 
 def main() -> int:
-    missing = {k: v for k, v in _ENVIRONMENT.items() if os.environ.get(k) != v}
+    missing = {k: v for k, v in ENVIRONMENT.items() if os.environ.get(k) != v}
     if missing and os.environ.get("LOCKSTEP_COVERAGE_CHILD") != "1":
         os.environ.update(missing, LOCKSTEP_COVERAGE_CHILD="1")
         os.execv(sys.executable, [sys.executable, "-m", "lockstep.coverage", *sys.argv[1:]])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 
 import numpy
 import pytest
 import torch
+from conftest import PACKAGE_ROOT
 from lockstep.coverage import Case, Program, Run, Skip
+from lockstep.coverage.__main__ import ENVIRONMENT
 from lockstep.coverage.case import BadInput
 from lockstep.coverage.cli_text import reproduce
 from lockstep.coverage.journal import Journal, read_journal
@@ -94,6 +98,28 @@ def test_what_eager_does_not_repeat_is_listed_and_masked():
     assert (
         judge(program(lambda x: torch.empty(64)), Faulty(torch.Tensor.double))["status"] == "wrong"
     )
+
+
+SMALL_BLOCKS = """
+import ctypes
+from lockstep.coverage.judge import _patterned_memory
+
+libc, size = ctypes.CDLL(None), 40
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+blocks = [libc.malloc(size) for _ in range(5)]
+for block in blocks:
+    ctypes.memset(block, 7, size)
+    libc.free(block)
+with _patterned_memory():
+    print({byte for _ in blocks for byte in ctypes.string_at(libc.malloc(size), size)})
+"""
+
+
+def test_small_blocks_that_come_again_have_the_pattern():
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(PACKAGE_ROOT)}
+    command = [sys.executable, "-c", SMALL_BLOCKS]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout == f"{{{0xA5 ^ 0xFF}}}\n", done.stderr
 
 
 def test_skip_keeps_its_reason():
