@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/accumulate.h>
 #include <c10/util/strides.h>
 
 #include "dynamic/kernels/convolution_strips.h"
@@ -13,6 +15,7 @@
 #include "dynamic/kernels/map_order.h"
 #include "dynamic/kernels/winograd.h"
 #include "dynamic/threads/shared_loop.h"
+#include "dynamic/vm/allocator.h"
 
 namespace lockstep::dynamic {
 
@@ -119,7 +122,7 @@ Problem problem_of(int64_t kind, const Convolution& c, const Tensor& gradient, i
   return problem;
 }
 
-enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples, kByWinograd, kByStrips };
+enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples, kByWinograd, kByStrips, kInParts };
 constexpr uint32_t bit(int way) { return 1u << way; }
 enum Kind : int64_t { kForward = 1, kInputGradient = 2, kWeightGradient = 3 };
 
@@ -147,13 +150,65 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Convolution& c, const Tensor& 
                                   c.transposed, c.output_padding, c.groups, mask);
 }
 
+// On a board PyTorch's kernels run in parts of the samples, each on one thread: a team would have to be woken.
+constexpr int64_t kFewSamples = 8, kMostParts = 4;
+int64_t sample_parts(int64_t samples) { return samples < kFewSamples ? std::min<int64_t>(samples, 2) : kMostParts; }
+
+// body(part, first sample, convolution of these samples, their gradient), under the modes of this thread on any.
+template <class Body>
+void for_parts(const Convolution& c, const Tensor& gradient, Body body) {
+  const int64_t samples = c.input.size(0), parts = sample_parts(samples);
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  shared_loop(
+      0, parts, 1,
+      [&](int64_t begin, int64_t end) {
+        const c10::impl::ForceDispatchKeyGuard same_keys(keys);
+        const PoolScope pool;
+        for (int64_t part = begin; part < end; ++part) {
+          const int64_t first = part * samples / parts, count = (part + 1) * samples / parts - first;
+          Convolution own = c;
+          own.input = c.input.narrow(0, first, count);
+          body(part, first, own, gradient.defined() ? gradient.narrow(0, first, count) : gradient);
+        }
+      },
+      Weight::kHeavy);
+}
+
+Tensor forward_in_parts(const Convolution& c, const std::optional<Tensor>& bias, at::IntArrayRef sizes) {
+  const auto result = create_innermost_map(sizes[0], sizes[1], sizes[2], sizes[3], c.input);
+  for_parts(c, {}, [&](int64_t, int64_t first, const Convolution& own, const Tensor&) {
+    result.narrow(0, first, own.input.size(0)).copy_(forward(own, bias));
+  });
+  return result;
+}
+
+Tensor input_gradient_in_parts(const Convolution& c, const Tensor& gradient) {
+  const auto sizes = c.input.sizes();
+  const auto result = create_innermost_map(sizes[0], sizes[1], sizes[2], sizes[3], c.input);
+  for_parts(c, gradient, [&](int64_t, int64_t first, const Convolution& own, const Tensor& of_own) {
+    result.narrow(0, first, own.input.size(0)).copy_(std::get<0>(backward(own, of_own, std::nullopt, {true, false, false})));
+  });
+  return result;
+}
+
+Tensor weight_gradient_in_parts(const Convolution& c, const Tensor& gradient) {
+  std::vector<Tensor> sums(sample_parts(c.input.size(0)));
+  for_parts(c, gradient, [&](int64_t part, int64_t, const Convolution& own, const Tensor& of_own) {
+    sums[part] = std::get<1>(backward(own, of_own, std::nullopt, {false, true, false}));
+  });
+  for (size_t part = 1; part < sums.size(); ++part) sums[0].add_(sums[part]);
+  return as_eager(sums[0]);
+}
+
 // A map that lies the same in both orders says by its strides which one is meant.
 Tensor in_order(const Tensor& map, at::MemoryFormat order) {
   const auto ordered = map_in_order(map, order);
   return order == kChannelsLast ? ordered.as_strided(map.sizes(), innermost_strides(map.sizes())) : ordered;
 }
 
-bool wants_innermost(int way) { return way == kChannelsInnermost || way == kByWinograd || way == kByStrips; }
+bool wants_innermost(int way) {
+  return way == kChannelsInnermost || way == kByWinograd || way == kByStrips || way == kInParts;
+}
 
 at::MemoryFormat order_of(int way) { return wants_innermost(way) ? kChannelsLast : at::MemoryFormat::Contiguous; }
 
@@ -180,7 +235,7 @@ Ordered in_order_of(int way, const Convolution& c, const Tensor& gradient, Unrea
 // Of a way whose loops are those of a team of OpenMP's.
 bool has_team(int way) {
   if (way == kByColumns || way == kBySamples) return !products_are_shared();
-  return way != kByWinograd && way != kByStrips;
+  return way != kByWinograd && way != kByStrips && way != kInParts;
 }
 
 size_t bytes_unless(at::MemoryFormat order, const Tensor& map) {
@@ -204,6 +259,8 @@ size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor
     case kBySamples: return result + moved + weights * s.n;
     case kByWinograd: return result + moved + weights * 4;  // two tiles are less than four windows
     case kByStrips: return result + moved + weights * loop_threads();
+    case kInParts:
+      return result + std::max(of_eager, result + scratch) + moved + weights * (unread == Unread::kWeight ? sample_parts(s.n) : 1);
     default: return result;
   }
 }
@@ -227,7 +284,7 @@ void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c
       },
       [&](int way) {
         if (!c.in_any_order) ordered = in_order_of(way, c, gradient, unread);
-        if (way == kChannelsInnermost)
+        if (way == kChannelsInnermost || way == kInParts)
           ordered.c.weight = unread == Unread::kWeight ? as_if_in_order(c.weight, kChannelsLast)
                                                        : in_order(c.weight, kChannelsLast);
         run(way, ordered);
@@ -247,6 +304,11 @@ uint32_t own_ways(Kind kind, const Convolution& c, const ConvolutionShape& s) {
   const bool may_use_tiles = kind == kWeightGradient ? is_weight_gradient_for_winograd(s) : is_for_winograd(s);
   return (is_for_columns(s) ? bit(kByColumns) : 0) | (s.is_pointwise() ? bit(kBySamples) : 0) |
          (may_use_tiles ? bit(kByWinograd) : 0) | (is_for_strips(s) ? bit(kByStrips) : 0);
+}
+
+// PyTorch's own.
+uint32_t their_ways(const ConvolutionShape& s) {
+  return bit(kAsEager) | bit(kChannelsInnermost) | (has_board() && s.n > 1 ? bit(kInParts) : 0);
 }
 
 using Optional = std::optional<Tensor>;
@@ -292,11 +354,12 @@ Tensor weight_gradient_by(int way, const Tensor& gradient, const Tensor& input, 
 Tensor input_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
   Tensor result;
   run_in_order(problem_of(kInputGradient, c, gradient, 0),
-               bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kInputGradient, c, s), c, s, gradient, c.input.nbytes(),
+               their_ways(s) | own_ways(kInputGradient, c, s), c, s, gradient, c.input.nbytes(),
                Unread::kInput,
                [&](int way, const Ordered& o) {
-                 result = c.transposed ? forward_by(way, o.gradient, c.weight, std::nullopt, s)
-                                       : input_gradient_by(way, o.gradient, c.weight, s);
+                 result = way == kInParts ? input_gradient_in_parts(o.c, o.gradient)
+                          : c.transposed  ? forward_by(way, o.gradient, c.weight, std::nullopt, s)
+                                          : input_gradient_by(way, o.gradient, c.weight, s);
                  if (!result.defined()) result = std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false}));
                  result = finished_like_input(c, result);
                });
@@ -309,11 +372,12 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
   std::tuple<Tensor, Tensor, Tensor> results;
   auto& [unused, weight, bias] = results;
   run_in_order(problem_of(kWeightGradient, c, gradient, with_bias),
-               bit(kAsEager) | bit(kChannelsInnermost) | own_ways(kWeightGradient, c, s), c, s, gradient, c.weight.nbytes(),
+               their_ways(s) | own_ways(kWeightGradient, c, s), c, s, gradient, c.weight.nbytes(),
                Unread::kWeight,
                [&](int way, const Ordered& o) {
-                 weight = c.transposed ? weight_gradient_by(way, o.c.input, o.gradient, s)
-                                       : weight_gradient_by(way, o.gradient, o.c.input, s);
+                 weight = way == kInParts ? weight_gradient_in_parts(o.c, o.gradient)
+                          : c.transposed  ? weight_gradient_by(way, o.c.input, o.gradient, s)
+                                          : weight_gradient_by(way, o.gradient, o.c.input, s);
                  if (!weight.defined()) {
                    results = backward(o.c, o.gradient, bias_sizes, {false, true, with_bias});
                    weight = as_eager(weight);
@@ -338,14 +402,15 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   const int64_t channels = c.transposed ? c.weight.size(1) * c.groups : s.o;
   if (!fits(c, s) || (bias && (bias->dim() != 1 || bias->size(0) != channels))) return false;
   const bool may_add_bias = !bias || (is_float_tensor(*bias) && bias->is_contiguous());
-  const uint32_t allowed = bit(kAsEager) | bit(kChannelsInnermost) | (may_add_bias ? own_ways(kForward, c, s) : 0);
-  const size_t bytes_of_forward =
-      sizeof(float) * (c.transposed ? s.n * s.c * s.h * s.w : s.n * s.o * s.oh * s.ow);
+  const uint32_t allowed = their_ways(s) | (may_add_bias ? own_ways(kForward, c, s) : 0);
+  const std::array<int64_t, 4> sizes_of_forward{s.n, channels, c.transposed ? s.h : s.oh, c.transposed ? s.w : s.ow};
+  const size_t bytes_of_forward = sizeof(float) * c10::multiply_integers(sizes_of_forward);
   Tensor result;
   run_in_order(problem_of(kForward, c, {}, bias.has_value()), allowed, c, s, {}, bytes_of_forward, Unread::kNothing,
                [&](int way, const Ordered& o) {
-                 result = c.transposed ? plus_bias(input_gradient_by(way, o.c.input, c.weight, s), bias)
-                                       : forward_by(way, o.c.input, c.weight, bias, s);
+                 result = way == kInParts ? forward_in_parts(o.c, bias, sizes_of_forward)
+                          : c.transposed  ? plus_bias(input_gradient_by(way, o.c.input, c.weight, s), bias)
+                                          : forward_by(way, o.c.input, c.weight, bias, s);
                  if (!result.defined()) result = forward(o.c, bias);
                  result = finished(c, result);
                });

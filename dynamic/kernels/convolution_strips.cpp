@@ -162,7 +162,7 @@ Tensor forward_by_strips(const Tensor& input, const Tensor& weight, const std::o
       for (int64_t i = 0; shift && i < size; ++i) std::copy_n(shift, s.o, out + i * s.o);
       multiply({rows.data(), row}, {factors, row, true}, {out, s.o}, size, row, s.o, shift ? 1.0f : 0.0f);
     }
-  });
+  }, Weight::kHeavy);
   return result;
 }
 
@@ -202,7 +202,7 @@ Tensor input_gradient_by_strips(const Tensor& gradient, const Tensor& weight, co
         std::copy_n(pixels.data() + (p - first) * s.c, s.c, target + ((p / width / height * s.h + y) * s.w + x) * s.c);
       }
     }
-  });
+  }, Weight::kHeavy);
   return result;
 }
 
@@ -225,7 +225,7 @@ Tensor weight_gradient_by_strips(const Tensor& gradient, const Tensor& input, co
                  first > from ? 1.0f : 0.0f);
       }
     }
-  });
+  }, Weight::kHeavy);
   const int64_t window = s.kh * s.kw;
   auto result = at::empty({s.o, s.c, s.kh, s.kw}, input.options().memory_format(at::MemoryFormat::Contiguous));
   auto* out = result.mutable_data_ptr<float>();

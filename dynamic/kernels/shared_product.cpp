@@ -8,6 +8,7 @@
 
 #include "dynamic/kernels/blas.h"
 #include "dynamic/threads/shared_loop.h"
+#include "dynamic/threads/thread_team.h"
 
 namespace lockstep::dynamic {
 
@@ -16,6 +17,7 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kMostParts = 8, kPartAlign = 16;
+constexpr int64_t kHeavyWork = 1 << 23;  // some 150 us of one thread
 constexpr int64_t kPartLength = 128;  // rows or columns at least: the BLAS packs the other factor for each part again
 
 struct Sizes {
@@ -23,6 +25,8 @@ struct Sizes {
   int64_t work() const { return rows * depth * columns; }  // of one product
   int64_t length() const { return std::max(rows, columns); }
 };
+
+Weight weight_of(const Sizes& s) { return s.work() * s.count >= kHeavyWork ? Weight::kHeavy : Weight::kUsual; }
 
 // A part of the rows and columns of a product.
 struct Corner {
@@ -96,6 +100,7 @@ Tensor sum_in_parts(const Sizes& s, const Factor& left, const Factor& right, con
   auto* to = out.mutable_data_ptr<float>();
   const int64_t size = part_length(s, kMostParts, s.work() * s.count);
   shared_loop(0, at::ceil_div(s.length(), size), 1, [&](int64_t begin, int64_t end) {
+    const OneThreadScope alone(has_board());  // a loop of one part
     for (int64_t part = begin; part < end; ++part) {
       const auto c = corner_of(s, part, size);
       for (int64_t row = c.row; bias && row < c.row_end; ++row)
@@ -103,7 +108,7 @@ Tensor sum_in_parts(const Sizes& s, const Factor& left, const Factor& right, con
       for (int64_t i = 0; i < s.count; ++i) multiply_corner(s, left.at(i), right.at(i), to, c, bias || i > 0 ? 1.0f : 0.0f);
       if (total) add_corner(s, to, total, c);
     }
-  });
+  }, weight_of(s));
   return out;
 }
 
@@ -139,11 +144,12 @@ Tensor multiply_all_in_parts(const Tensor& left, const Tensor& right) {
   const int64_t parts = at::ceil_div(s.length(), size);
   const int64_t grain = std::max<int64_t>(1, kSmallestPart * parts / std::max<int64_t>(s.work(), 1));
   shared_loop(0, s.count * parts, grain, [&](int64_t begin, int64_t end) {
+    const OneThreadScope alone(has_board());
     for (int64_t task = begin; task < end; ++task) {
       const int64_t i = task / parts;
       multiply_corner(s, first.at(i), second.at(i), to + i * s.rows * s.columns, corner_of(s, task % parts, size), 0.0f);
     }
-  });
+  }, weight_of(s));
   return out;
 }
 

@@ -134,7 +134,7 @@ Tensor convolve(const Tensor& input, const Tensor& windows, const std::optional<
       }
     }
     if (!is_own_finite) is_finite = false;
-  });
+  }, Weight::kHeavy);
   return is_finite ? result : Tensor();
 }
 
@@ -204,7 +204,7 @@ Tensor sum_of_tiles(const Tensor& gradient, const Tensor& input, const Convoluti
         }
       }
     }
-  });
+  }, Weight::kHeavy);
   for (int64_t range = 1; range < ranges; ++range) sums[0].add_(sums[range]);
   return sums;
 }

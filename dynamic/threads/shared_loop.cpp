@@ -11,7 +11,7 @@ namespace lockstep::dynamic {
 namespace {
 
 constexpr int kSpins = 2000;          // some 20 us, until who helps is done with a part; then it may want this core
-constexpr int64_t kWorthWaking = 4;   // parts
+constexpr int64_t kWorthWaking = 4, kHeavyWorthWaking = 2;  // parts
 
 thread_local WorkBoard* t_board = nullptr;
 thread_local int t_number = -1;  // outside of loops
@@ -51,7 +51,7 @@ void WorkBoard::run(Loop& loop) {
   loop.float_mode = _mm_getcsr();
   const int64_t parts = at::ceil_div(loop.end - loop.next.load(std::memory_order_relaxed), loop.step);
   open_.store(&loop, std::memory_order_seq_cst);
-  if (parts >= kWorthWaking && helper_sleeps_.load(std::memory_order_seq_cst)) call_();
+  if (parts >= (loop.weight == Weight::kHeavy ? kHeavyWorthWaking : kWorthWaking) && helper_sleeps_.load(std::memory_order_seq_cst)) call_();
   take_parts(loop, 0);
   open_.store(nullptr, std::memory_order_seq_cst);
   for (int spin = 0; spin < kSpins && is_helped_.load(std::memory_order_seq_cst); ++spin) _mm_pause();

@@ -16,6 +16,9 @@
 
 namespace lockstep::dynamic {
 
+// Of a loop: whether two of its parts are worth waking who helps, which takes tens of microseconds.
+enum class Weight { kUsual, kHeavy };
+
 // Where a thread that runs kernels puts its loop, for another one to take parts of.
 class WorkBoard {
  public:
@@ -52,6 +55,7 @@ class WorkBoard {
     const void* body;
     int64_t end, step;  // a part has `step` items, the last one what is left
     std::atomic<int64_t> next;
+    Weight weight = Weight::kUsual;
     unsigned float_mode = 0;
     std::exception_ptr error = nullptr;
     std::atomic<bool> has_failed{false};
@@ -91,7 +95,7 @@ int number_in_loop();
 // body(begin, end) for parts of [begin, end), each with `grain` items at least if there are as many. Like
 // at::parallel_for, which it is where there is no board.
 template <class Body>
-void shared_loop(int64_t begin, int64_t end, int64_t grain, const Body& body) {
+void shared_loop(int64_t begin, int64_t end, int64_t grain, const Body& body, Weight weight = Weight::kUsual) {
   constexpr int64_t kParts = 8;
   WorkBoard* board = board_of_this_thread();
   if (!board) return at::parallel_for(begin, end, grain, body);
@@ -100,7 +104,7 @@ void shared_loop(int64_t begin, int64_t end, int64_t grain, const Body& body) {
   const auto part = [](const void* argument, int64_t first, int64_t last) {
     (*static_cast<const Body*>(argument))(first, last);
   };
-  WorkBoard::Loop loop{part, &body, end, std::max(grain, at::ceil_div(end - begin, kParts)), begin};
+  WorkBoard::Loop loop{part, &body, end, std::max(grain, at::ceil_div(end - begin, kParts)), begin, weight};
   board->run(loop);
 }
 
