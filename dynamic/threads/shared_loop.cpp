@@ -11,6 +11,7 @@ namespace lockstep::dynamic {
 namespace {
 
 constexpr int kSpins = 2000;          // some 20 us, until who helps is done with a part; then it may want this core
+constexpr uint64_t kFromBack = uint64_t{1} << 32;  // one part
 constexpr int64_t kWorthWaking = 4, kHeavyWorthWaking = 2;  // parts
 
 thread_local WorkBoard* t_board = nullptr;
@@ -26,21 +27,26 @@ int number_in_loop() { return t_number >= 0 ? t_number : at::get_thread_num(); }
 
 // Kernels below use this thread alone, as they do in a parallel region.
 bool WorkBoard::take_parts(Loop& loop, int thread) {
-  const auto claim = [&] {
-    const int64_t first = loop.next.fetch_add(loop.step, std::memory_order_relaxed);
-    if (first + loop.step >= loop.end) open_.store(nullptr, std::memory_order_seq_cst);  // nobody need look any more
-    return first;
+  const int64_t parts = loop.parts();
+  const auto claim = [&] {  // a part; -1: none is left
+    const uint64_t taken = loop.taken.fetch_add(thread == 0 ? 1 : kFromBack, std::memory_order_relaxed);
+    const auto from_front = static_cast<int64_t>(taken % kFromBack), from_back = static_cast<int64_t>(taken / kFromBack);
+    const int64_t left = parts - from_front - from_back;
+    if (left <= 1) open_.store(nullptr, std::memory_order_seq_cst);  // nobody need look any more
+    return left <= 0 ? -1 : thread == 0 ? from_front : parts - 1 - from_back;
   };
-  int64_t first = claim();
-  if (first >= loop.end) return false;
+  int64_t part = claim();
+  if (part < 0) return false;
   const OneThreadScope alone(true);
   const BoardScope no_board(nullptr);
   const int number = std::exchange(t_number, thread);
   try {
-    for (; first < loop.end; first = claim())
+    for (; part >= 0; part = claim()) {
+      const int64_t first = loop.begin + part * loop.step;
       loop.part(loop.body, first, std::min(first + loop.step, loop.end));
+    }
   } catch (...) {
-    loop.next.store(loop.end, std::memory_order_relaxed);
+    loop.taken.store(static_cast<uint64_t>(parts), std::memory_order_relaxed);
     if (!loop.has_failed.exchange(true)) loop.error = std::current_exception();
   }
   t_number = number;
@@ -49,7 +55,7 @@ bool WorkBoard::take_parts(Loop& loop, int thread) {
 
 void WorkBoard::run(Loop& loop) {
   loop.float_mode = _mm_getcsr();
-  const int64_t parts = at::ceil_div(loop.end - loop.next.load(std::memory_order_relaxed), loop.step);
+  const int64_t parts = loop.parts();
   open_.store(&loop, std::memory_order_seq_cst);
   if (parts >= (loop.weight == Weight::kHeavy ? kHeavyWorthWaking : kWorthWaking) && helper_sleeps_.load(std::memory_order_seq_cst)) call_();
   take_parts(loop, 0);

@@ -1,7 +1,9 @@
 // Loops whose parts are taken by whoever has time: the thread that runs kernels, and the leading one while it waits.
 // On two cores a worker of a team is a third thread: as long as Python runs, it shares a core with it, and all wait for
 // the part that it was given. So here Python's thread is the second worker, when it has nothing else to do.
-// Who computes a part changes no bits; how many parts there are depends on the loop alone.
+// Who computes a part changes no bits; how many parts there are depends on the loop alone. One thread takes them from the
+// front and the other one from the back, so that in the next loop over the same memory it has what it had before: cores
+// may be far from each other.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -53,12 +55,13 @@ class WorkBoard {
   struct Loop {
     void (*part)(const void* body, int64_t begin, int64_t end);
     const void* body;
-    int64_t end, step;  // a part has `step` items, the last one what is left
-    std::atomic<int64_t> next;
+    int64_t begin, end, step;  // a part has `step` items, the last one what is left
     Weight weight = Weight::kUsual;
+    std::atomic<uint64_t> taken{0};  // parts from the front, and in the upper half from the back
     unsigned float_mode = 0;
     std::exception_ptr error = nullptr;
     std::atomic<bool> has_failed{false};
+    int64_t parts() const { return at::ceil_div(end - begin, step); }
   };
 
  private:
@@ -104,7 +107,7 @@ void shared_loop(int64_t begin, int64_t end, int64_t grain, const Body& body, We
   const auto part = [](const void* argument, int64_t first, int64_t last) {
     (*static_cast<const Body*>(argument))(first, last);
   };
-  WorkBoard::Loop loop{part, &body, end, std::max(grain, at::ceil_div(end - begin, kParts)), begin, weight};
+  WorkBoard::Loop loop{part, &body, begin, end, std::max(grain, at::ceil_div(end - begin, kParts)), weight};
   board->run(loop);
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <xmmintrin.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
@@ -45,6 +46,20 @@ TEST_F(SharedLoops, WhoWaitsTakesParts) {
   });
   EXPECT_TRUE(was_there[0] && was_there[1]);
   while (board.helped() == 0) std::this_thread::yield();
+}
+
+// So what one thread wrote in a loop is what it reads in the next one.
+TEST_F(SharedLoops, OneTakesPartsFromTheFrontAndTheOtherOneFromTheBack) {
+  for (int round = 0; round < 20; ++round) {
+    std::vector<int> who(800, -1);
+    shared_loop(0, 800, 1, [&](int64_t begin, int64_t end) {
+      std::fill(who.begin() + begin, who.begin() + end, number_in_loop());
+      std::this_thread::sleep_for(100us);
+    });
+    EXPECT_TRUE(std::is_sorted(who.begin(), who.end())) << "0 comes first";
+    EXPECT_GE(who.front(), 0);
+  }
+  EXPECT_GT(board.helped(), 0);
 }
 
 TEST_F(SharedLoops, RaisesWhatAnyPartRaises) {
@@ -102,9 +117,11 @@ TEST(SharedLoop, CallsWhoSleeps) {
     EXPECT_EQ(calls, 1);
     run(2);
     EXPECT_EQ(calls, 1) << "not worth it";
+    shared_loop(0, 2, 1, [](int64_t, int64_t) {}, Weight::kHeavy);
+    EXPECT_EQ(calls, 2);
   }
   run(8);
-  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(calls, 2);
 }
 
 }  // namespace
