@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/accumulate.h>
 #include <c10/util/strides.h>
@@ -162,6 +163,7 @@ void for_parts(const Convolution& c, const Tensor& gradient, Body body) {
   shared_loop(
       0, parts, 1,
       [&](int64_t begin, int64_t end) {
+        const c10::InferenceMode not_inferring(false);
         const c10::impl::ForceDispatchKeyGuard same_keys(keys);
         const PoolScope pool;
         for (int64_t part = begin; part < end; ++part) {

@@ -5,9 +5,11 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 #include <unistd.h>
 
 #include "dynamic/kernels/kernel_choice.h"
@@ -219,6 +221,46 @@ TEST(Convolution, ProductsGoOnTheBoard) {
   }
   forced_way = -1;
   EXPECT_GT(board.helped(), 0);
+}
+
+// Who helps is in the middle of the user's code; here it takes all parts.
+TEST(Convolution, PartsRunUnderTheModesOfWhoRunsKernels) {
+  std::atomic<int> helped{0};
+  WorkBoard board([&] {
+    const int before = helped;
+    while (helped == before) std::this_thread::yield();
+  });
+  board.set_on(true);
+  const BoardScope scope(&board);
+  const WorkBoard::SleepScope asleep(board);
+  std::atomic<bool> is_over{false};
+  std::thread helper([&] {
+    const c10::InferenceMode inference;
+    const c10::impl::ExcludeDispatchKeyGuard no_kernels{c10::DispatchKeySet(c10::DispatchKey::CPU)};
+    while (!is_over) helped += board.help();
+  });
+  at::manual_seed(4);
+  const std::vector<int64_t> one{1, 1}, zero{0, 0};
+  const auto x = at::randn({9, 8, 12, 12}), w = at::randn({8, 8, 3, 3}), gradient = at::randn({9, 8, 12, 12});
+  const auto expected = at::convolution(x, w, {}, one, one, one, false, zero, 1);
+  const auto gradients = at::convolution_backward(gradient, x, w, {}, one, one, one, false, zero, 1, {true, true, false});
+  forced_way = 6;
+  torch::jit::Stack stack{x, w, c10::IValue(), one, one, one, false, zero, int64_t{1}};
+  torch::jit::Stack back{gradient, x, w, c10::IValue(), one, one, one, false, zero, int64_t{1},
+                         c10::List<bool>({true, true, false})};
+  EXPECT_TRUE(try_convolution(stack));
+  EXPECT_TRUE(try_convolution_backward(back));
+  forced_way = -1;
+  is_over = true;
+  helper.join();
+  EXPECT_GT(helped, 0);
+  const auto check = [](const c10::IValue& own, const at::Tensor& eager, const char* what) {
+    expect_near(own.toTensor(), eager.to(at::kDouble), eager, what);
+    EXPECT_FALSE(own.toTensor().is_inference()) << what;
+  };
+  check(stack[0], expected, "forward");
+  check(back[0], std::get<0>(gradients), "input");
+  check(back[1], std::get<1>(gradients), "weight");
 }
 
 TEST(Convolution, LeavesWhatCannotBe) {
