@@ -256,10 +256,11 @@ size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor
   switch (way) {
     // oneDNN orders them for itself; where eager gets the same maps, its peak has room for that.
     case kAsEager: return moved == 0 ? result : 2 * result + given + moved + scratch;
-    case kChannelsInnermost: return std::max(of_eager, result + scratch) + moved + (unread == Unread::kWeight ? 0 : weights);
+    case kChannelsInnermost:  // PyTorch orders a gradient of weights twice
+      return moved + (unread == Unread::kWeight ? 3 * result : std::max(of_eager, result + scratch) + weights);
     case kByColumns: return 2 * result + moved + given + s.columns_bytes();
     case kBySamples: return result + moved + weights * s.n;
-    case kByWinograd: return result + moved + weights * 4;  // two tiles are less than four windows
+    case kByWinograd: return result + moved + weights * 4 + winograd_block_bytes();  // two tiles are less than four windows
     case kByStrips: return result + moved + weights * loop_threads();
     case kInParts:
       return result + std::max(of_eager, result + scratch) + moved + weights * (unread == Unread::kWeight ? sample_parts(s.n) : 1);

@@ -224,6 +224,8 @@ bool is_weight_gradient_for_winograd(const ConvolutionShape& s) {
   return is_for_winograd(s) && s.positions() >= kFewestPositions;
 }
 
+size_t winograd_block_bytes() { return loop_threads() * kBlockFloats * sizeof(float); }
+
 Tensor forward_by_winograd(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                            const ConvolutionShape& s) {
   if (has_empty_pixel(input)) return {};

@@ -14,6 +14,7 @@ namespace lockstep::dynamic {
 
 bool is_for_winograd(const ConvolutionShape& shape);
 bool is_weight_gradient_for_winograd(const ConvolutionShape& shape);
+size_t winograd_block_bytes();  // the tiles that all threads have at a time, about
 
 at::Tensor forward_by_winograd(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                const ConvolutionShape& shape);
