@@ -23,6 +23,16 @@ def times_of(part):
     }
 
 
+def distances_of(part):
+    """Nanoseconds from core to core, before and after each run of each variant."""
+    runs = [run for variant in times_of(part).values() for run in variant]
+    return [distance for run in runs for distance in run.get("core_ns", ()) if distance is not None]
+
+
+def span(values):
+    return f"{min(values):.0f}-{max(values):.0f}" if values else "-"
+
+
 def milliseconds(runs):
     if not runs:
         return "failed"
@@ -51,6 +61,8 @@ def times_table(programs, part):
     others = [name for name in names if name != "eager_a"]
     head = ["program", *(f"{name} ms (p10-p90)" for name in names)]
     head += [*(f"{name} / eager_a" for name in others), "slower than eager"]
+    has_distances = any(distances_of(result.get(part, {})) for result in programs.values())
+    head += ["ns between cores"] * has_distances
     rows, all_ratios = [], {name: [] for name in others}
     for program, result in programs.items():
         runs = times_of(result.get(part, {}))
@@ -61,9 +73,10 @@ def times_table(programs, part):
                 all_ratios[name].append(ratio)
         row = [program, *(milliseconds(runs.get(name)) for name in names)]
         row += [number(ratios.get(name)) for name in others]
-        rows.append([*row, slower(ratios)])
+        row.append(slower(ratios))
+        rows.append(row + [span(distances_of(result.get(part, {})))] * has_distances)
     means = [number(geometric_mean(all_ratios[name])) for name in others]
-    rows.append(["geometric mean", *[""] * len(names), *means, ""])
+    rows.append(["geometric mean", *[""] * len(names), *means, *[""] * (1 + has_distances)])
     return table(head, rows)
 
 

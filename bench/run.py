@@ -74,6 +74,14 @@ def busy_share(seconds=1.0):
     return (busy_then - busy) / max(1, total_then - total)
 
 
+def core_distance():
+    """Nanoseconds from one core to another (core_distance.cpp); None where that was not built."""
+    tool = HERE.parent / "build" / "lockstep_bench_core_distance"
+    if not tool.exists():
+        return None
+    return json.loads(subprocess.run([tool], capture_output=True, text=True, check=True).stdout)
+
+
 def machine():
     """What the figures depend on, for the head of the report."""
     import torch
@@ -188,11 +196,14 @@ def measure_alone(arguments, program, variants):
             answer[variant] = {"error": str(error)}
     steps = min((process.steps for process in processes.values()), default=0)
     runs = {variant: [] for variant in processes}
+    distance = core_distance()
     for index in range(arguments.runs):
         for variant in balanced_order(list(processes), index):
             try:
                 processes[variant].run(max(2, steps // 20))  # wakes its threads, fills the caches
-                runs[variant].append(processes[variant].run(steps))
+                before, run = distance, processes[variant].run(steps)
+                distance = core_distance()
+                runs[variant].append({**run, "core_ns": [before, distance]})
             except RuntimeError as error:
                 answer[variant] = {"error": str(error)}
                 del processes[variant]

@@ -9,6 +9,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
+from bench_report import times_table  # noqa: E402
 from bench_variants import balanced_order  # noqa: E402
 
 
@@ -22,3 +23,18 @@ def test_each_variant_follows_each_other_one_equally_often(count):
     pairs = Counter(pair for order in orders for pair in itertools.pairwise(order))
     assert set(pairs) == {(a, b) for a in names for b in names if a != b}
     assert len(set(pairs.values())) <= 1
+
+
+def test_tables_say_how_far_cores_were_apart_where_that_is_known():
+    def alone(*distances):
+        run = {"median": 1.0, "p10": 1.0, "p90": 1.0}
+        if distances:
+            run["core_ns"] = list(distances)
+        return {"alone": {"eager_a": {"variants": {"eager_a": {"runs": [run]}}}}}
+
+    programs = {"near": alone(38, 41), "far": alone(171, 40), "unknown": alone(None, None)}
+    lines = times_table(programs, "alone").splitlines()
+    assert len({line.count("|") for line in lines}) == 1, "each row has all columns"
+    assert [line.split("|")[-2].strip() for line in lines[2:]] == ["38-41", "40-171", "-", ""]
+    assert "ns between cores" in lines[0]
+    assert "ns between cores" not in times_table({"old": alone()}, "alone")
