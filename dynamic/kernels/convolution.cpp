@@ -391,29 +391,9 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
   return {weight, bias};
 }
 
-// A convolution along one dim as one of maps with a single line, as PyTorch takes it, too: the first `tensors` arguments,
-// and the geometry from argument `at`. None: it is not along one dim.
-std::optional<torch::jit::Stack> as_maps(const torch::jit::Stack& lines, size_t tensors, size_t at) {
-  for (size_t i = 0; i < tensors; ++i)
-    if (!lines[i].isTensor() || lines[i].toTensor().dim() != 3) return std::nullopt;
-  auto maps = lines;
-  for (size_t i = 0; i < tensors; ++i) maps[i] = lines[i].toTensor().unsqueeze(2);
-  constexpr std::pair<size_t, int64_t> kOfOneLine[] = {{0, 1}, {1, 0}, {2, 1}, {4, 0}};  // stride, padding, dilation, of output
-  for (const auto& [list, value] : kOfOneLine) {
-    if (!lines[at + list].isIntList() || lines[at + list].toIntVector().size() != 1) return std::nullopt;
-    maps[at + list] = std::vector<int64_t>{value, lines[at + list].toIntVector()[0]};
-  }
-  return maps;
-}
+}  // namespace
 
-// What came out of it, but for what has no such dim: a gradient of a bias.
-void replace_by_lines(torch::jit::Stack& stack, torch::jit::Stack maps) {
-  for (auto& map : maps)
-    if (map.toTensor().defined() && map.toTensor().dim() == 4) map = map.toTensor().squeeze(2);
-  stack = std::move(maps);
-}
-
-bool try_convolution_of_maps(torch::jit::Stack& stack, bool in_any_order) {
+bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   Convolution c;
   c.in_any_order = in_any_order;
   if (!stack[0].isTensor() || !stack[1].isTensor()) return false;
@@ -442,7 +422,7 @@ bool try_convolution_of_maps(torch::jit::Stack& stack, bool in_any_order) {
   return true;
 }
 
-bool try_convolution_backward_of_maps(torch::jit::Stack& stack, bool in_any_order) {
+bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
   Convolution c;
   c.in_any_order = in_any_order;
   for (int i = 0; i < 3; ++i)
@@ -467,24 +447,6 @@ bool try_convolution_backward_of_maps(torch::jit::Stack& stack, bool in_any_orde
   stack.emplace_back(std::move(input));
   stack.emplace_back(std::move(weight));
   stack.emplace_back(std::move(bias));
-  return true;
-}
-
-}  // namespace
-
-bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
-  auto maps = as_maps(stack, 2, 3);
-  if (!maps) return try_convolution_of_maps(stack, in_any_order);
-  if (!try_convolution_of_maps(*maps, /*in_any_order=*/false)) return false;
-  replace_by_lines(stack, std::move(*maps));
-  return true;
-}
-
-bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
-  auto maps = as_maps(stack, 3, 4);
-  if (!maps) return try_convolution_backward_of_maps(stack, in_any_order);
-  if (!try_convolution_backward_of_maps(*maps, /*in_any_order=*/false)) return false;
-  replace_by_lines(stack, std::move(*maps));
   return true;
 }
 

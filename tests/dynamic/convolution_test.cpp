@@ -122,37 +122,6 @@ void expect_agreement(const Case& p, bool in_any_order, int calls) {
   }
 }
 
-// Along one dim: the same ways, of maps with one line.
-TEST_P(Convolutions, AlongOneDim) {
-  const auto& p = GetParam();
-  const std::vector<int64_t> stride{p.stride}, padding{p.padding}, dilation{p.dilation}, zero{0};
-  const auto x = at::randn({p.n, p.c, 2 * p.w + p.kw}), b = at::randn({p.transposed ? p.o * p.groups : p.o});
-  const auto w = p.transposed ? at::randn({p.c, p.o, p.kw}) : at::randn({p.o, p.c / p.groups, p.kw});
-  const auto wide = [](const at::Tensor& tensor) { return tensor.to(at::kDouble); };
-  const auto eager = at::convolution(x, w, b, stride, padding, dilation, p.transposed, zero, p.groups);
-  const auto exact = at::convolution(wide(x), wide(w), wide(b), stride, padding, dilation, p.transposed, zero, p.groups);
-  const auto gradient = at::randn(eager.sizes());
-  const std::vector<int64_t> bias_sizes{b.size(0)};
-  const auto gradients = at::convolution_backward(gradient, x, w, bias_sizes, stride, padding, dilation, p.transposed, zero,
-                                                  p.groups, {true, true, true});
-  for (int way = -1; way < kMaxWays; ++way) {
-    SCOPED_TRACE(way);
-    forced_way = way;
-    torch::jit::Stack stack{x, w, b, stride, padding, dilation, p.transposed, zero, p.groups};
-    ASSERT_TRUE(try_convolution(stack));
-    ASSERT_EQ(stack.size(), 1u);
-    expect_near(stack[0].toTensor(), exact, eager, "forward");
-    torch::jit::Stack back{gradient, x, w, bias_sizes, stride, padding, dilation, p.transposed, zero, p.groups,
-                           c10::List<bool>({true, true, true})};
-    ASSERT_TRUE(try_convolution_backward(back));
-    ASSERT_EQ(back.size(), 3u);
-    expect_near(back[0].toTensor(), wide(std::get<0>(gradients)), std::get<0>(gradients), "input");
-    expect_near(back[1].toTensor(), wide(std::get<1>(gradients)), std::get<1>(gradients), "weight");
-    expect_near(back[2].toTensor(), wide(std::get<2>(gradients)), std::get<2>(gradients), "bias");
-  }
-  forced_way = -1;
-}
-
 TEST(ConvolutionBackward, LeavesAGradientOfAnotherSizeToEager) {
   const auto x = at::randn({2, 17, 12, 12}), w = at::randn({17, 17, 3, 3});
   const auto try_with = [&](const at::Tensor& gradient, bool transposed) {
