@@ -17,6 +17,7 @@
 #include "dynamic/kernels/winograd.h"
 #include "dynamic/threads/shared_loop.h"
 #include "dynamic/vm/allocator.h"
+#include "dynamic/vm/memory_log.h"
 
 namespace lockstep::dynamic {
 
@@ -160,12 +161,14 @@ template <class Body>
 void for_parts(const Convolution& c, const Tensor& gradient, Body body) {
   const int64_t samples = c.input.size(0), parts = sample_parts(samples);
   const auto keys = c10::impl::tls_local_dispatch_key_set();
+  const auto asker = AllocationScope::asker();
   shared_loop(
       0, parts, 1,
       [&](int64_t begin, int64_t end) {
         const c10::InferenceMode not_inferring(false);
         const c10::impl::ForceDispatchKeyGuard same_keys(keys);
         const PoolScope pool;
+        const AllocationScope allocations(asker);
         for (int64_t part = begin; part < end; ++part) {
           const int64_t first = part * samples / parts, count = (part + 1) * samples / parts - first;
           Convolution own = c;

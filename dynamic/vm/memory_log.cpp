@@ -123,10 +123,16 @@ void note_freed(const void* data) {
 }  // namespace memory_log
 
 void AllocationScope::enter(const graph::Node* node) {
-  node_before_ = std::exchange(t_node, node);
-  op_ = next_op.fetch_add(1, std::memory_order_relaxed);
+  enter(Asker{node, next_op.fetch_add(1, std::memory_order_relaxed)});
+}
+
+void AllocationScope::enter(const Asker& asker) {
+  node_before_ = std::exchange(t_node, asker.node);
+  op_ = asker.op;
   op_before_ = std::exchange(t_op, op_);
 }
+
+AllocationScope::Asker AllocationScope::asker() { return {t_node, t_op}; }
 
 void AllocationScope::leave() {
   t_node = node_before_;

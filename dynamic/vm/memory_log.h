@@ -49,6 +49,15 @@ class AllocationScope {
   explicit AllocationScope(const graph::Node* node) {
     if (memory_log::is_on.load(std::memory_order_relaxed)) enter(node);
   }
+  // Another thread's op: this one runs a part of it.
+  struct Asker {
+    const graph::Node* node = nullptr;
+    uint64_t op = 0;  // 0: none
+  };
+  static Asker asker();  // of this thread
+  explicit AllocationScope(const Asker& asker) {
+    if (asker.op > 0) enter(asker);
+  }
   ~AllocationScope() {
     if (op_ > 0) leave();
   }
@@ -56,6 +65,7 @@ class AllocationScope {
 
  private:
   void enter(const graph::Node* node);
+  void enter(const Asker& asker);
   void leave();
   const graph::Node* node_before_ = nullptr;
   uint64_t op_ = 0, op_before_ = 0;

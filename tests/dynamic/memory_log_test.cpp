@@ -71,6 +71,28 @@ TEST(MemoryLog, KnowsTheLifeOfEachBlock) {
   EXPECT_TRUE(stop_memory_log().blocks.empty());
 }
 
+TEST(MemoryLog, WhatAnotherThreadAsksForAsPartOfAnOpIsThatOps) {
+  install_pool();
+  graph::Node node;
+  start_memory_log();
+  at::Tensor kept;
+  {
+    const AllocationScope op(&node);
+    const auto asker = AllocationScope::asker();
+    std::thread([&] {
+      const AllocationScope part(asker);
+      kept = at::empty({100});
+      at::empty({7});
+    }).join();
+  }
+  EXPECT_EQ(AllocationScope::asker().op, 0u);
+  const auto log = stop_memory_log();
+  ASSERT_EQ(log.blocks.size(), 2u);
+  for (const auto& block : log.blocks) EXPECT_EQ(block.node, &node);
+  EXPECT_FALSE(log.blocks[0].is_workspace);
+  EXPECT_TRUE(log.blocks[1].is_workspace);
+}
+
 // One op's result is another op's operand, and dies in it.
 TEST(MemoryLog, AWorkspaceIsOfOneOp) {
   install_pool();
