@@ -179,21 +179,24 @@ void for_parts(const Convolution& c, const Tensor& gradient, Body body) {
       Weight::kHeavy);
 }
 
-Tensor forward_in_parts(const Convolution& c, const std::optional<Tensor>& bias, at::IntArrayRef sizes) {
+// Of such sizes, by `of_part(convolution, gradient)`.
+template <class OfPart>
+Tensor map_in_parts(const Convolution& c, const Tensor& gradient, IntArrayRef sizes, OfPart of_part) {
   const auto result = create_innermost_map(sizes[0], sizes[1], sizes[2], sizes[3], c.input);
-  for_parts(c, {}, [&](int64_t, int64_t first, const Convolution& own, const Tensor&) {
-    result.narrow(0, first, own.input.size(0)).copy_(forward(own, bias));
+  for_parts(c, gradient, [&](int64_t, int64_t first, const Convolution& own, const Tensor& of_own) {
+    result.narrow(0, first, own.input.size(0)).copy_(of_part(own, of_own));
   });
   return result;
 }
 
+Tensor forward_in_parts(const Convolution& c, const std::optional<Tensor>& bias, IntArrayRef sizes) {
+  return map_in_parts(c, {}, sizes, [&](const Convolution& own, const Tensor&) { return forward(own, bias); });
+}
+
 Tensor input_gradient_in_parts(const Convolution& c, const Tensor& gradient) {
-  const auto sizes = c.input.sizes();
-  const auto result = create_innermost_map(sizes[0], sizes[1], sizes[2], sizes[3], c.input);
-  for_parts(c, gradient, [&](int64_t, int64_t first, const Convolution& own, const Tensor& of_own) {
-    result.narrow(0, first, own.input.size(0)).copy_(std::get<0>(backward(own, of_own, std::nullopt, {true, false, false})));
+  return map_in_parts(c, gradient, c.input.sizes(), [](const Convolution& own, const Tensor& of_own) {
+    return std::get<0>(backward(own, of_own, std::nullopt, {true, false, false}));
   });
-  return result;
 }
 
 Tensor weight_gradient_in_parts(const Convolution& c, const Tensor& gradient) {
