@@ -115,7 +115,7 @@ void finish_elu(OpBody& b, Value depth, Value scale, Value steepness) {
 void elu(OpBody& b) { finish_elu(b, b.mul(b.scalar(1), b.scalar(2)), b.scalar(2), b.scalar(3)); }
 void celu(OpBody& b) {
   const double alpha = b.argument(1).toScalar().toDouble();
-  finish_elu(b, b.number(alpha), b.number(1), b.number(1 / alpha));
+  finish_elu(b, b.number_of_call(alpha), b.number(1), b.number_of_call(1 / alpha));
 }
 // Of what was put in, or of what came out.
 void elu_backward(OpBody& b) {

@@ -219,6 +219,7 @@ bool FusedGroup::overlaps_another_layout(const Event& event, const FusionFacts& 
 // All that fold fold the same dim, which is innermost in the group's space.
 bool FusedGroup::folds_as_the_others(const FusionFacts& facts) const {
   if (facts.folded < 0) return true;
+  if (facts.target->sizes.size() != facts_[0]->target->sizes.size()) return false;
   return folded_ < 0 ? is_innermost_dim(*facts_[0]->target, facts.folded) : folded_ == facts.folded;
 }
 

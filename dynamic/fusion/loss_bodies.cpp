@@ -44,7 +44,7 @@ void binary_cross_entropy_with_logits(OpBody& b) {
 
 // (gradient, values, targets, ..., reduction): of a mean, each has a share.
 Value share(OpBody& b, double whole, int reduction) {
-  return is_mean(b, reduction) ? b.number_of_sizes(whole / b.element_count()) : b.number(whole);
+  return is_mean(b, reduction) ? b.number_of_call(whole / b.element_count()) : b.number(whole);
 }
 void mse_loss_backward(OpBody& b) {
   b.finish(b.mul(b.mul(share(b, 2, 3), b.sub(b.in(1), b.in(2))), b.in(0)));
@@ -68,7 +68,7 @@ void binary_cross_entropy_backward(OpBody& b) {
   const Value below = b.binary(Op::k_maximum, product, b.number(kLeastProduct));
   Value slope = b.div(b.mul(b.in(0), b.sub(p, b.in(2))), below);
   if (b.is_given(3)) slope = b.mul(slope, b.in(3));
-  if (is_mean(b, 4)) slope = b.div(slope, b.number_of_sizes(b.element_count()));
+  if (is_mean(b, 4)) slope = b.div(slope, b.number_of_call(b.element_count()));
   b.finish(slope);
 }
 

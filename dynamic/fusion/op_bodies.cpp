@@ -252,6 +252,8 @@ const OpRows& plain_rows() {
       {"addcmul", {&addcmul, {3}, {}, &computes_in_floats}},
       {"addcdiv", {&addcdiv, {3}, {}, &computes_in_floats}},
       {"pow.Tensor_Scalar", with_numbers({&pow_scalar, {}, {1}, &computes_in_floats}, &has_exponent)},
+      {"pow_.Scalar", with_numbers({&pow_scalar, {}, {1}, &computes_in_floats}, &has_exponent)},
+      {"pow_.Tensor", {&binary<Op::k_pow>, {}, {}, &computes_in_floats}},
       {"pow.Tensor_Tensor", {&binary<Op::k_pow>, {}, {}, &computes_in_floats}},
       {"pow.Scalar", {&pow_of_scalar, {0}, {}, &computes_in_floats}},
       {"neg", {&unary<Op::k_neg>, {}, {}, &is_number}},

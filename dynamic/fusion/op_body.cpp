@@ -86,7 +86,7 @@ OpBody::Value OpBody::scalar(int argument) {
 }
 
 OpBody::Value OpBody::static_scalar(int argument) {
-  const Value value = number(event_.args[argument].toScalar().toDouble());
+  const Value value = number_of_call(event_.args[argument].toScalar().toDouble());
   return rounds_arguments() ? rounded(value) : value;
 }
 

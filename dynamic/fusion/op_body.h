@@ -57,11 +57,12 @@ class OpBody {
   Value scalar(int argument);
   // The argument itself: what the key of the kernel knows (constants; scalars that the row calls static).
   const c10::IValue& argument(int position) const { return event_.args[position]; }
-  // A scalar argument whose value the kernel is made for.
+  // A scalar argument that the row calls static, as a number of the call.
   Value static_scalar(int argument);
   Value number(double value) { return spec_.constant(type(), value); }
-  // A number that follows from the sizes: not a part of the kernel, which serves all of them.
-  Value number_of_sizes(double value) { return use_scalar_({index_, -1, -1, type(), value}); }
+  // A number that follows from the sizes, or from an argument that the plan is made for: not a part of the kernel, which
+  // serves all of them.
+  Value number_of_call(double value) { return use_scalar_({index_, -1, -1, type(), value}); }
   // How many elements the op iterates over.
   double element_count() const { return static_cast<double>(target_.numel()); }
 

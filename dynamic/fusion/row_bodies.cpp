@@ -11,7 +11,7 @@ namespace {
 using jit::Op;
 using Value = OpBody::Value;
 
-Value row_size(OpBody& b) { return b.number_of_sizes(b.row_size()); }
+Value row_size(OpBody& b) { return b.number_of_call(b.row_size()); }
 
 void sum(OpBody& b) { b.finish(b.sum_of_row(b.in(0))); }
 void mean(OpBody& b) { b.finish(b.div(b.sum_of_row(b.in(0)), row_size(b))); }

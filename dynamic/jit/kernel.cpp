@@ -24,9 +24,11 @@ class Scratch {
   char* take(size_t bytes) {
     if (bytes > size_) {
       std::free(data_);
-      size_ = (bytes + 4095) & ~size_t{4095};
-      data_ = static_cast<char*>(std::aligned_alloc(64, size_));
+      size_ = 0;
+      const size_t wanted = (bytes + 4095) & ~size_t{4095};
+      data_ = static_cast<char*>(std::aligned_alloc(64, wanted));
       TORCH_CHECK(data_, "kernel: no memory for ", bytes, " bytes of scratch");
+      size_ = wanted;
     }
     return data_;
   }

@@ -9,6 +9,8 @@
 #include <c10/util/accumulate.h>
 #include <c10/util/strides.h>
 
+#include <atomic>
+
 #include "dynamic/kernels/convolution_strips.h"
 #include "dynamic/kernels/convolution_ways.h"
 #include "dynamic/kernels/float_tensor.h"
@@ -322,6 +324,23 @@ uint32_t their_ways(const ConvolutionShape& s) {
 
 using Optional = std::optional<Tensor>;
 
+bool is_finite(const Tensor& weights) {
+  const auto* values = weights.const_data_ptr<float>();
+  std::atomic<bool> holds{true};
+  shared_loop(0, weights.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = begin; i < end; ++i) sum += values[i] - values[i];
+    if (sum != 0) holds = false;
+  });
+  return holds;
+}
+
+// These ways multiply by the zeros around a map, which eager leaves out: with what is not finite that is not the same.
+bool multiplies_padding(int way, const ConvolutionShape& s) {
+  return (way == kByColumns || way == kByStrips) && (s.padding[0] > 0 || s.padding[1] > 0);
+}
+
 Tensor plus_bias(Tensor map, const Optional& bias) {
   if (bias && map.defined()) map.add_(bias->view({1, bias->size(0), 1, 1}));
   return map;
@@ -329,6 +348,7 @@ Tensor plus_bias(Tensor map, const Optional& bias) {
 
 // By one of our own ways; undefined where it is none, or declines.
 Tensor forward_by(int way, const Tensor& input, const Tensor& weight, const Optional& bias, const ConvolutionShape& s) {
+  if (multiplies_padding(way, s) && !is_finite(weight)) return {};
   switch (way) {
     case kByColumns: return plus_bias(forward_by_columns(input, weight, s), bias);
     case kBySamples: return plus_bias(forward_by_samples(input, weight, s), bias);
@@ -339,6 +359,7 @@ Tensor forward_by(int way, const Tensor& input, const Tensor& weight, const Opti
 }
 
 Tensor input_gradient_by(int way, const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
+  if (multiplies_padding(way, s) && !is_finite(weight)) return {};
   switch (way) {
     case kByColumns: return input_gradient_by_columns(gradient, weight, s);
     case kBySamples: return input_gradient_by_samples(gradient, weight, s);
@@ -349,13 +370,15 @@ Tensor input_gradient_by(int way, const Tensor& gradient, const Tensor& weight, 
 }
 
 Tensor weight_gradient_by(int way, const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
+  Tensor result;
   switch (way) {
-    case kByColumns: return weight_gradient_by_columns(gradient, input, s);
+    case kByColumns: result = weight_gradient_by_columns(gradient, input, s); break;
     case kBySamples: return weight_gradient_by_samples(gradient, input, s);
     case kByWinograd: return weight_gradient_by_winograd(gradient, input, s);
-    case kByStrips: return weight_gradient_by_strips(gradient, input, s);
+    case kByStrips: result = weight_gradient_by_strips(gradient, input, s); break;
     default: return {};
   }
+  return multiplies_padding(way, s) && !is_finite(result) ? Tensor() : result;
 }
 
 // The two gradients apart, each by the way that is fastest for it alone: PyTorch's own kernel computes them one after the

@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
+#include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "dynamic/kernels/map_order.h"
@@ -24,7 +27,8 @@ using at::Tensor;
 constexpr int64_t kTile = 16, kTaps = 9;       // numbers of a tile, of a window
 constexpr int64_t kFewestChannels = 16;        // a register of the loops under products
 constexpr int64_t kMostWindows = 1 << 17;      // beyond, their tiles take much memory, and maps are mostly small
-constexpr int64_t kFewestPositions = 1 << 10;  // that a gradient of weights is added up over: no tap sees zeros alone
+constexpr int64_t kFewestPositions = 1 << 10;  // that a gradient of weights is added up over: few taps see zeros alone
+constexpr float kRounding = 32 * std::numeric_limits<float>::epsilon();  // of what a tap is the difference of: left by it
 constexpr int64_t kBlockFloats = 1 << 17;      // tiles of both maps that a thread holds: its cache
 constexpr int64_t kSmallestBlock = 32, kLargestBlock = 512;  // tiles
 constexpr int64_t kNarrowestSlice = 32;  // of channels that a thread adds up for: it turns all of the input into tiles
@@ -209,6 +213,110 @@ Tensor sum_of_tiles(const Tensor& gradient, const Tensor& input, const Convoluti
   return sums;
 }
 
+// Of a map, channels innermost: where one of them is not zero.
+struct Support {
+  static constexpr size_t kMost = 256;
+  std::vector<int64_t> positions;
+  bool is_complete = true;  // else there are more
+};
+Support support_of(const float* map, int64_t channels, int64_t channel, int64_t position_count) {
+  Support support;
+  for (int64_t at = 0; at < position_count; ++at) {
+    if (map[at * channels + channel] == 0) continue;
+    if (support.positions.size() == Support::kMost) {
+      support.is_complete = false;
+      break;
+    }
+    support.positions.push_back(at);
+  }
+  return support;
+}
+
+// Which taps of the gradient of windows are sums of zeros alone: eager's are zero then, exactly.
+class ZeroTaps {
+ public:
+  ZeroTaps(const Tensor& gradient, const Tensor& input, const ConvolutionShape& s)
+      : s_(s), slopes_(gradient.const_data_ptr<float>()), values_(input.const_data_ptr<float>()) {}
+
+  // Not known where it would take long to find out.
+  std::optional<bool> are_all_zero(int64_t o, int64_t c, int tap) {
+    const auto& slopes = known(slope_support_, slopes_, s_.o, o, s_.positions());
+    if (meets(slopes, s_.oh, s_.ow, s_.h, s_.w, tap / 3 - s_.padding[0], tap % 3 - s_.padding[1], values_ + c, s_.c)) return false;
+    if (slopes.is_complete && checks_ < kMostChecks) return true;
+    const auto& values = known(value_support_, values_, s_.c, c, s_.n * s_.h * s_.w);
+    if (meets(values, s_.h, s_.w, s_.oh, s_.ow, s_.padding[0] - tap / 3, s_.padding[1] - tap % 3, slopes_ + o, s_.o)) return false;
+    if (values.is_complete && checks_ < kMostChecks) return true;
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr int64_t kMostChecks = 1 << 20;  // a few milliseconds
+  using Supports = std::unordered_map<int64_t, Support>;
+
+  static const Support& known(Supports& supports, const float* map, int64_t channels, int64_t channel, int64_t count) {
+    const auto [place, is_new] = supports.try_emplace(channel);
+    if (is_new) place->second = support_of(map, channels, channel, count);
+    return place->second;
+  }
+
+  // Whether another map's channel is not zero somewhere so far down and to the right of the support.
+  bool meets(const Support& support, int64_t h, int64_t w, int64_t other_h, int64_t other_w, int64_t down, int64_t right,
+             const float* other, int64_t channels) {
+    for (const int64_t at : support.positions) {
+      if (++checks_ >= kMostChecks) return false;
+      const int64_t y = at / w % h + down, x = at % w + right;
+      if (y < 0 || y >= other_h || x < 0 || x >= other_w) continue;
+      if (other[((at / (h * w) * other_h + y) * other_w + x) * channels] != 0) return true;
+    }
+    return false;
+  }
+
+  const ConvolutionShape& s_;
+  const float *slopes_, *values_;
+  Supports slope_support_, value_support_;
+  int64_t checks_ = 0;
+};
+
+// Those of the taps (C, 9, O) that are next to nothing beside the tiles (16, C, O) that they are differences of, as
+// rounding leaves them. Numbers of `taps`.
+std::vector<int64_t> find_remainders(const float* tiles, const float* taps, const ConvolutionShape& s) {
+  std::vector<std::vector<int64_t>> found(s.c);
+  shared_loop(0, s.c, std::max<int64_t>(1, (1 << 12) / s.o), [&](int64_t begin, int64_t end) {
+    std::vector<float> least(s.o);
+    for (int64_t c = begin; c < end; ++c) {
+      std::fill(least.begin(), least.end(), 0.0f);
+      for (int64_t i = 0; i < kTile; ++i) {
+        const float* tile = tiles + (i * s.c + c) * s.o;
+#pragma omp simd
+        for (int64_t o = 0; o < s.o; ++o) least[o] = std::max(least[o], std::abs(tile[o]));
+      }
+      for (int64_t t = c * kTaps; t < (c + 1) * kTaps; ++t) {
+        const float* tap = taps + t * s.o;
+        int64_t count = 0;
+#pragma omp simd reduction(+ : count)
+        for (int64_t o = 0; o < s.o; ++o) count += (tap[o] != 0) & (std::abs(tap[o]) < kRounding * least[o]);
+        for (int64_t o = 0; count > 0 && o < s.o; ++o)
+          if (tap[o] != 0 && std::abs(tap[o]) < kRounding * least[o]) found[c].push_back(t * s.o + o);
+      }
+    }
+  });
+  std::vector<int64_t> all;
+  for (const auto& some : found) all.insert(all.end(), some.begin(), some.end());
+  return all;
+}
+
+// Taps that should be zero are made so. False where that is not known.
+bool clear_remainders(const float* tiles, float* taps, const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
+  ZeroTaps zero_taps(gradient, input, s);
+  for (const int64_t at : find_remainders(tiles, taps, s)) {
+    const int64_t o = at % s.o, tap = at / s.o % kTaps, c = at / s.o / kTaps;
+    const auto is_zero = zero_taps.are_all_zero(o, c, static_cast<int>(tap));
+    if (!is_zero) return false;
+    if (*is_zero) taps[at] = 0;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool is_for_winograd(const ConvolutionShape& s) {
@@ -261,7 +369,7 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
     for (int64_t c = begin; c < end; ++c)
       if (!loops.to_window(total + c * s.o, window_count, s.o, out + c * kTaps * s.o, s.o)) is_finite = false;
   });
-  if (!is_finite) return {};
+  if (!is_finite || !clear_remainders(total, out, gradient, input, s)) return {};
   auto result = at::empty({s.o, s.c, 3, 3}, input.options());
   turn_matrices(taps.const_data_ptr<float>(), result.mutable_data_ptr<float>(), sizeof(float), 1, s.c * kTaps, s.o,
                 /*in_parallel=*/true);

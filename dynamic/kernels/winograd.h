@@ -2,8 +2,9 @@
 // some additions more. Maps come and go with their channels innermost; within float32's accuracy, in other last bits.
 //
 // Undefined results where more than last bits would differ: infinities spread over a tile; and where a window sees
-// nothing but zeros, eager gives zero and differences of tiles do not, which ReLU or Adam would make much of. For the
-// same reason gradients of weights are not for few positions.
+// nothing but zeros, eager gives zero and differences of tiles do not, which ReLU or Adam would make much of. The same
+// holds for a tap of a gradient of weights, which is made zero where it should be; where that is not soon known, or there are
+// few positions, it is left to others.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -191,8 +191,24 @@ bool only_draws(const Signature& known) {
   return known.op->writes && known.outputs.empty() && known.inputs.size() == 1;
 }
 
+namespace {
+
+// Whether an argument says that the results lie in another order of dims than the standard one.
+bool asks_for_order(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args) {
+  const auto& schema = op.handle.schema().arguments();
+  for (size_t a = 0; a < args.size(); ++a) {
+    if (schema[a].name() != "memory_format" || !args[a].isInt()) continue;
+    const auto format = static_cast<at::MemoryFormat>(args[a].toInt());
+    if (format != at::MemoryFormat::Preserve && format != at::MemoryFormat::Contiguous) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 bool infer_outputs(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies) {
+  if (asks_for_order(*learned.op, args)) return false;
   if (learned.op->draws)
     return takes_numbers(known, args, varies) && (only_draws(known) || infer_by_rule(learned, known, args, varies));
   return infer_elementwise(learned, known, args, varies) || infer_by_rule(learned, known, args, varies) ||

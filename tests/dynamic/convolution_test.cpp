@@ -341,6 +341,69 @@ TEST_F(ByTiles, WhereAWindowSeesOnlyZerosIsZero) {
   EXPECT_EQ((backward(slope, dot, w)[1] != 0).sum().item<int64_t>(), 16 * 32) << "the middle tap alone";
 }
 
+// Adam makes a whole step of what rounding leaves where eager has zero.
+TEST_F(ByTiles, AGradientOfWeightsOfZerosAloneIsZero) {
+  const auto w = at::randn({32, 32, 3, 3});
+  const auto check = [&](const at::Tensor& gradient, const at::Tensor& x, const char* what) {
+    const auto eager = std::get<1>(
+        at::convolution_backward(gradient, x, w, {}, one, one, one, false, zero, 1, {true, true, false}));
+    const auto own = backward(gradient, x, w)[1];
+    EXPECT_GT((eager == 0).sum().item<int64_t>(), 0) << what;
+    EXPECT_TRUE(at::equal(own == 0, eager == 0)) << what;
+    expect_near(own, eager.to(at::kDouble), eager, what);
+  };
+  const auto x = at::randn({8, 32, 16, 16});
+  const auto only = [](at::Tensor map, int64_t dim, int64_t place) {
+    auto kept = at::zeros_like(map);
+    kept.select(dim, place).copy_(map.select(dim, place));
+    return kept;
+  };
+  for (const int64_t dim : {2, 3}) {
+    check(only(at::randn({8, 32, 16, 16}), dim, 15), x, "what a readout at the end leaves of a gradient");
+    check(at::randn({8, 32, 16, 16}), only(x, dim, 15), "an input at the end alone");
+  }
+  auto one_channel = at::randn({8, 32, 16, 16});
+  one_channel.select(1, 3).copy_(only(one_channel.select(1, 3), 2, 15));
+  check(one_channel, x, "one channel of the gradient");
+  auto sparse = at::zeros({8, 32, 16, 16});
+  sparse.index_put_({at::tensor(1), at::tensor(5), at::tensor(7), at::tensor(8)}, at::tensor(2.0f));
+  auto few = at::randn({8, 32, 16, 16});
+  few.select(1, 5).copy_(sparse.select(1, 5));
+  check(at::randn({8, 32, 16, 16}) * (at::rand({8, 32, 16, 16}) < 0.02), few, "a channel that is nearly dead");
+}
+
+// Where a window reaches beyond the map eager multiplies nothing: infinity times zero would be nan.
+TEST(Convolution, WhatIsNotFiniteMeetsNoPadding) {
+  const std::vector<int64_t> one{1, 1}, two{2, 2}, zero{0, 0};
+  at::manual_seed(5);
+  for (const int way : {2, 5}) {
+    for (const auto& stride : {one, two}) {
+      const int64_t out = stride == one ? 32 : 16;
+      auto x = at::randn({8, 3, 32, 32}), w = at::randn({8, 3, 3, 3}), gradient = at::randn({8, 8, out, out});
+      const auto check = [&](const char* what) {
+        const auto eager = at::convolution(x, w, {}, stride, one, one, false, zero, 1);
+        const auto gradients =
+            at::convolution_backward(gradient, x, w, {}, stride, one, one, false, zero, 1, {true, true, false});
+        torch::jit::Stack stack{x, w, c10::IValue(), stride, one, one, false, zero, int64_t{1}};
+        torch::jit::Stack back{gradient, x, w, c10::IValue(), stride, one, one, false, zero, int64_t{1},
+                               c10::List<bool>({true, true, false})};
+        forced_way = way;
+        EXPECT_TRUE(try_convolution(stack) && try_convolution_backward(back));
+        forced_way = -1;
+        EXPECT_TRUE(at::equal(stack[0].toTensor().isnan(), eager.isnan())) << what << " forward " << way;
+        EXPECT_TRUE(at::equal(back[0].toTensor().isnan(), std::get<0>(gradients).isnan())) << what << " input " << way;
+        EXPECT_TRUE(at::equal(back[1].toTensor().isnan(), std::get<1>(gradients).isnan())) << what << " weight " << way;
+      };
+      const auto keep = w[0][0][0][0].item();
+      w[0][0][0][0].fill_(INFINITY);
+      check("weight");
+      w[0][0][0][0].fill_(keep);
+      gradient[0][0][0][0].fill_(INFINITY);
+      check("gradient");
+    }
+  }
+}
+
 TEST(Convolution, LeavesWhatItDoesNotKnow) {
   const std::vector<int64_t> one{1, 1}, zero{0, 0};
   auto declines = [&](const at::Tensor& x, const at::Tensor& w) {

@@ -60,6 +60,55 @@ TEST(Fuser, AChainIsOneKernelAndStoresOnlyWhatSomebodyHolds) {
   }
 }
 
+// An exponent that changes with each step is no new kernel.
+TEST(Fuser, NumbersThatAPlanIsMadeForAreNoPartOfTheKernel) {
+  const auto x = at::rand({50, 40}) + 1;
+  const auto run = [&](double number) {
+    Chain chain;
+    auto& power = chain.ask("aten::pow.Tensor_Scalar", {x, number});
+    auto& root = chain.ask("aten::celu", {power.expected[0], number}, {power.result(0), number});
+    const auto wanted = root.event.outputs[0];
+    ASSERT_TRUE(chain.join(power) && chain.join(root));
+    chain.run();
+    KernelService::instance().wait();
+    EXPECT_TRUE(at::allclose(root.result(0), root.expected[0])) << number;
+  };
+  const auto compiled = [] { return KernelService::instance().statistics().compiled_count; };
+  run(1.3);
+  const auto before = compiled();
+  for (const double number : {1.4, 1.7, 2.2}) run(number);
+  EXPECT_EQ(compiled(), before);
+  run(2);
+  EXPECT_GT(compiled(), before) << "a square has a kernel of its own";
+}
+
+TEST(Fuser, APowerInPlaceIsOfTheTensor) {
+  for (int round = 0; round < 2; ++round) {
+    const auto x = at::rand({50, 40}), square = x * x;
+    Chain chain;
+    auto& product = chain.ask("aten::mul.Tensor", {x, x});
+    auto& power = chain.ask("aten::pow_.Scalar", {square.clone(), 3}, {product.result(0), 3});
+    const auto wanted = product.event.outputs[0];
+    const uint64_t before = groups();
+    ASSERT_TRUE(chain.join(product) && chain.join(power));
+    chain.run();
+    KernelService::instance().wait();
+    EXPECT_EQ(groups(), before + (round > 0));
+    EXPECT_TRUE(at::allclose(product.result(0), square.pow(3)));
+  }
+}
+
+// The group's tensors have fewer dims than what folds one of its own.
+TEST(Fuser, ARowOfMoreDimsThanTheGroupDoesNotJoin) {
+  const auto x = at::rand({64}), rows = at::rand({32, 64});
+  Chain chain;
+  auto& twice = chain.ask("aten::mul.Tensor", {x, x});
+  auto& softmax = chain.ask("aten::_softmax", {rows, 1, false});
+  ASSERT_TRUE(chain.join(twice));
+  EXPECT_FALSE(chain.join(softmax));
+  chain.run();
+}
+
 TEST(Fuser, AResultThatIsHeldIsStored) {
   const auto x = at::randn({64}), y = at::randn({64});
   for (int round = 0; round < 2; ++round) {

@@ -331,6 +331,22 @@ TEST(ShapeInference, SaysNothingWhereItIsNotCertain) {
   EXPECT_FALSE(is_inferred("aten::masked_fill_.Scalar", {i({2}), i({2}) > 0, 1}, {i({3}), i({3}) > 0, 0.5})) << "it will raise";
 }
 
+// A map of one pixel lies the same in both orders.
+TEST(ShapeInference, SaysNothingWhereAnotherOrderIsAskedFor) {
+  const auto none = c10::IValue();
+  const auto last = static_cast<int64_t>(at::MemoryFormat::ChannelsLast);
+  const auto plain = static_cast<int64_t>(at::MemoryFormat::Contiguous);
+  const auto dot = at::rand({2, 1, 1, 1}), map = at::rand({2, 3, 4, 4});
+  for (const char* name : {"aten::zeros_like", "aten::ones_like", "aten::rand_like"}) {
+    EXPECT_FALSE(is_inferred(name, {dot, none, none, none, none, last}, {map, none, none, none, none, last})) << name;
+    EXPECT_TRUE(is_inferred(name, {dot, none, none, none, none, plain}, {map, none, none, none, none, plain})) << name;
+  }
+  EXPECT_FALSE(is_inferred("aten::_to_copy", {dot, none, none, none, none, false, last},
+                           {map, none, none, none, none, false, last}));
+  EXPECT_FALSE(is_inferred("aten::full_like", {dot, 2, none, none, none, none, last},
+                           {map, 2, none, none, none, none, last}));
+}
+
 TEST(ShapeInference, WhatAnOpWarnedOfRunsAgain) {
   const auto& op = op_named("aten::relu");
   const Args args = {at::rand({3})};
