@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <thread>
 #include <unordered_map>
 
 #include "coexec/policy.h"
@@ -43,6 +44,7 @@ struct Function : std::enable_shared_from_this<Function> {
   std::deque<graph::Divergence> divergences;  // the latest ones
   std::unordered_map<const void*, std::string> origins;  // storage -> name of the parameter, argument, ...
   std::atomic<bool> is_busy{false};
+  std::atomic<std::thread::id> busy_thread{};  // whose call it is, while it is busy
   uint64_t memo_epoch = 0;       // of the signatures that the nodes point to
   Policy policy{!dynamic::has_one_core()};  // of when="auto"
   dynamic::Problem way_problem;  // under which the policy's choice is remembered; empty until the function is known
@@ -65,6 +67,14 @@ struct Function : std::enable_shared_from_this<Function> {
   double graph_ticks_before = 0;  // of kernels that the graph ran, on either thread, when is_pointless() was asked last
 
   Function();
+  // For a call of this thread; false while there is another one.
+  bool try_claim() {
+    if (is_busy.exchange(true)) return false;
+    busy_thread.store(std::this_thread::get_id());
+    return true;
+  }
+  // Its graph may change at any time.
+  bool runs_elsewhere() const { return is_busy.load() && busy_thread.load() != std::this_thread::get_id(); }
   void forget_stale_signatures();  // of its nodes, where the memo has forgotten them
   // Whether most ops of the last call ran eagerly by themselves, and kernels that the graph ran took next to nothing of its
   // time.

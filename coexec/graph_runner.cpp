@@ -51,8 +51,10 @@ void GraphRunner::start() {
 
 void GraphRunner::stop() {
   if (!thread_.joinable()) return;
+  last_.store(channel_.asked());
   channel_.stop();
   thread_.join();
+  last_.store(kNone);
 }
 
 std::exception_ptr GraphRunner::take_failure() {
@@ -251,6 +253,7 @@ void GraphRunner::loop() {
     }
     board_.set_on(is_helped());
     run_front();
+    if (channel_.is_done(last_.load(std::memory_order_relaxed))) return;  // another thread may go on asking
   }
 }
 

@@ -30,7 +30,7 @@ class GraphRunner {
   void start();  // the thread, once
   // Whether the leader executes instead; changed at rest only.
   void set_in_place(bool in_place) { channel_.set_unattended(in_place); }
-  void stop();   // after the events that were asked
+  void stop();   // after the events that were asked by then
   // Other threads run kernels for a while: the runner's workers end as soon as it has nothing to do.
   void rest();
   bool is_running() const { return thread_.joinable(); }
@@ -73,6 +73,8 @@ class GraphRunner {
   dynamic::Fuser fuser_;
   dynamic::Splitter splitter_;
   dynamic::Fuser passing_;  // for what runs before the group that waits: the same kernels as in a group
+  static constexpr uint64_t kNone = ~0ull;
+  std::atomic<uint64_t> last_{kNone};  // the event with which the thread ends
   std::atomic<int> wanted_threads_{0};
   int applied_threads_ = -1;
   std::atomic<bool> is_helped_{false};

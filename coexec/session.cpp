@@ -54,7 +54,7 @@ Sessions& sessions() {
 struct Borrowed {
   Session* session = nullptr;
   ~Borrowed() {
-    if (!session) return;
+    if (!session || session->is_active()) return;  // what nobody has closed is nobody else's
     std::lock_guard lock(sessions().mutex);
     sessions().free.push_back(session);
   }
@@ -117,6 +117,12 @@ std::vector<Session*> Session::all() {
 }
 
 // Nothing is pending in the child, and its only thread knows no workers that do not exist there.
+void Session::stay_in_place() {
+  wait_done(runner_.channel().asked(), /*interruptible=*/false);
+  runner_.stop();
+  runner_.set_in_place(in_place_ = true);
+}
+
 void Session::prepare_fork() {
   for (Session* session : all())
     if (session->is_active()) session->drain_from_other_thread();
@@ -298,10 +304,7 @@ void Session::end() {
                   std::to_string(nodes > nodes_before_ ? nodes - nodes_before_ : 0) + " new nodes, " +
                   std::to_string(nodes) + " in all");
   }
-  if (recorder_) {
-    recorder_->finish(function_->graph);
-    recorder_.reset();
-  }
+  const auto recorder = std::exchange(recorder_, nullptr);
   const uint64_t foreign = foreign_ops_.exchange(0);
   function_->counters.reasons[static_cast<int>(graph::Reason::foreign_thread)] += foreign;
   function_->counters.ops += foreign;
@@ -309,8 +312,10 @@ void Session::end() {
   phase_ = Phase::kIdle;
   if (dynamic::timeline_is_on.load(std::memory_order_relaxed))
     dynamic::add_span({dynamic::SpanKind::kCall, call_begin_, __rdtsc(), function_->graph.entry(), nullptr});
+  function_->is_busy.store(false);
   function_ = nullptr;
   const auto kept = std::move(kept_);  // until the end of this
+  if (recorder) recorder->finish(kept->graph);
   if (!others_are_active()) dynamic::ShapeMemo::instance().forget_if_large(kMaxSignatures);
   raise_failure();
 }

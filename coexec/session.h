@@ -47,6 +47,7 @@ class Session final : public tracer::OpSink {
   // A notable part of the last call's time went into choosing kernels and compiling them, or was longer for want of them.
   bool was_prepared() const;
   bool is_active() const { return phase_ != Phase::kIdle; }
+  bool leads(const Function& function) const { return is_active() && function_ == &function; }
   Phase phase() const { return phase_; }
   Function* function() const { return function_; }
   bool has_recorder() const { return recorder_ != nullptr; }  // this call is written down, for the replay
@@ -79,6 +80,8 @@ class Session final : public tracer::OpSink {
   static Session& of_this_thread();
   static Session* active_on_this_thread();
   static std::vector<Session*> all();
+  // Where the process is about to exit: without the graph runner's thread, in what is left of the call.
+  void stay_in_place();
   static void prepare_fork();
   static void abandon_all();  // in a forked child, where the runners' threads do not exist
   static void set_host(Host& host);

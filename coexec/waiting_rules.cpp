@@ -101,9 +101,10 @@ void Session::run_small(const OpInfo& op, torch::jit::Stack* stack, const Signat
   run_natively(op, stack);
 }
 
-// Its value is not there yet, or, where it is written, somebody pending still reads it.
+// Its value is not there yet, or, where it is written, somebody pending still reads it. It may be another thread's.
 bool Session::is_pending(const OperandView& view) {
-  return view.link && !runner_.channel().is_done(view.is_written ? view.link->read : view.link->written);
+  if (!view.link || !view.link->session) return false;
+  return !view.link->session->runner_.channel().is_done(view.is_written ? view.link->read : view.link->written);
 }
 
 // False where one of them is pending.

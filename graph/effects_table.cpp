@@ -86,6 +86,7 @@ const std::unordered_map<std::string, Correction>& corrections() {
       {"aten::as_strided_scatter", as_kind(OpKind::kHost)},
       // writes undeclared
       {"aten::native_batch_norm", writes_args({3, 4})},
+      {"aten::batch_norm_update_stats", writes_args({1, 2})},
       {"aten::rrelu_with_noise", [](OpInfo& i) { i.args[1].is_written = i.writes = true; }},
       {"aten::rrelu_with_noise_", [](OpInfo& i) { i.args[1].is_written = i.writes = true; }},
       {"aten::_fused_moving_avg_obs_fq_helper", as_kind(OpKind::kEager)},

@@ -10,6 +10,7 @@ namespace lockstep::tracer {
 namespace {
 
 thread_local OpSink* t_sink = nullptr;
+thread_local bool t_is_foreign = false;
 std::atomic<OpSink*> foreign_sink{nullptr};
 
 }  // namespace
@@ -24,15 +25,24 @@ void hand_over(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 
 TORCH_LIBRARY_IMPL(_, Fake, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&hand_over>()); }
 
+namespace {
+
+void switch_hook() { c10::impl::tls_set_dispatch_key_included(kHookKey, t_sink || t_is_foreign); }
+
+}  // namespace
+
 void listen(OpSink* sink) {
   t_sink = sink;
-  c10::impl::tls_set_dispatch_key_included(kHookKey, sink != nullptr);
+  switch_hook();
 }
 
 OpSink* listener() { return t_sink; }
 
 void set_foreign_listener(OpSink* sink) { foreign_sink.store(sink, std::memory_order_release); }
 
-void enable_foreign(bool on) { c10::impl::tls_set_dispatch_key_included(kHookKey, on); }
+void enable_foreign(bool on) {
+  t_is_foreign = on;
+  switch_hook();
+}
 
 }  // namespace lockstep::tracer

@@ -17,7 +17,7 @@ class OpSink {
   virtual void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) = 0;
 };
 
-// Listens on this thread; null switches the hook off.
+// Listens on this thread; with null, the hook is as it was before.
 void listen(OpSink* sink);
 OpSink* listener();
 // Listens on threads that have the hook on but no listener of their own (autograd's, or foreign ones).

@@ -2,7 +2,12 @@
 
 #include <pybind11/pybind11.h>
 
+#include "coexec/function.h"
+
 namespace lockstep::bindings {
+
+// What its graph holds is not to be read then. Raises lockstep.Error.
+void refuse_elsewhere(const coexec::Function& function, const char* where);
 
 void bind_function(pybind11::module_& m);    // calling a decorated function; sessions
 void bind_doors(pybind11::module_& m);       // wrapped built-ins, threads, fork, exit

@@ -21,9 +21,7 @@ void bind_doors(py::module_& m) {
   m.def("in_reading_scope", &in_reading_scope);
   m.def("op_door", &op_door);
   m.def("configure_frames", &tracer::configure_frames);
-  m.def("enable_foreign", [](bool on) {
-    if (!Session::active_on_this_thread()) tracer::enable_foreign(on);
-  });
+  m.def("enable_foreign", &tracer::enable_foreign);
   m.def("note_python_kernel", [](const std::string& name) { graph::note_python_kernel(name); });
   m.def("drain", [] {
     if (auto* session = Session::active_on_this_thread()) session->drain();
@@ -31,6 +29,7 @@ void bind_doors(py::module_& m) {
   m.def("before_fork", [] { Session::prepare_fork(); });
   m.def("after_fork_in_child", [] { Session::abandon_all(); });
   m.def("stop_threads", [] {
+    if (auto* session = Session::active_on_this_thread()) session->stay_in_place();
     py::gil_scoped_release released;
     for (Session* session : Session::all()) session->runner().stop();
     dynamic::KernelService::stop();

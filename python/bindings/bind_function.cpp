@@ -92,17 +92,9 @@ void recall_way(Function& function) {
     write_log(coexec::LogKind::k_auto, function.name, std::string("remembered ") + coexec::way_name(*way));
 }
 
+// Of a function that was claimed.
 PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args, PyObject* kwargs) {
   Session& session = Session::of_this_thread();
-  if (session.is_active()) {  // a decorated function called by another: part of the outer call
-    function.counters.calls++;
-    return PyObject_Call(callable, args, kwargs);
-  }
-  if (function.is_busy.exchange(true)) {
-    function.counters.calls++;
-    function.counters.reasons[static_cast<int>(graph::Reason::function_busy)]++;
-    return PyObject_Call(callable, args, kwargs);
-  }
   const bool is_measured = function.is_auto && !function.next_recorder;
   const Way way = is_measured ? function.policy.choose() : function.unmeasured_way();
   const auto counted_before = function.counters;
@@ -134,9 +126,24 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
   if (has_choice && result && function.way_problem.empty() && !session.was_recorded()) recall_way(function);
   if (function.worker_habit.trials() > trials_before && !function.way_problem.empty())
     coexec::remember_way(function.way_problem, function.unmeasured_way());
-  function.is_busy.store(false);
   return result;
 }
+
+// Unless a session that the call left open still goes along its graph.
+void release(Function& function) {
+  if (!Session::of_this_thread().leads(function)) function.is_busy.store(false);
+}
+
+// The end of a claim.
+class ReleaseScope {
+ public:
+  explicit ReleaseScope(Function& function) : function_(function) {}
+  ~ReleaseScope() { release(function_); }
+  ReleaseScope(const ReleaseScope&) = delete;
+
+ private:
+  Function& function_;
+};
 
 py::object steal_or_throw(PyObject* result) {
   if (!result) throw py::error_already_set();
@@ -171,21 +178,25 @@ void configure(Function& function, const py::dict& settings) {
   function.rounds_products = is_on("rounds_products");
 }
 
-// False where this call is to run eagerly.
-bool prepare(const py::object& self, Callable& callable, const py::args& args, const py::kwargs& kwargs) {
+// `fn` with these arguments, as a call of the decorated function; tensors among `named` get names.
+PyObject* run(const py::object& self, Callable& callable, PyObject* fn, PyObject* args, PyObject* kwargs,
+              const std::pair<py::args, py::kwargs>& named) {
   auto& core = *callable.core;
-  if (Session::active_on_this_thread()) return true;
-  const auto [when, settings] = self.attr("_settings")().cast<std::pair<std::string, py::dict>>();
-  if (when == "never") {
+  const auto run_eagerly = [&](std::optional<graph::Reason> reason) {
     core.counters.calls++;
-    core.counters.reasons[static_cast<int>(graph::Reason::switched_off)]++;
-    return false;
-  }
+    if (reason) core.counters.reasons[static_cast<int>(*reason)]++;
+    return PyObject_Call(fn, args, kwargs);
+  };
+  if (Session::active_on_this_thread()) return run_eagerly(std::nullopt);  // part of the outer call
+  const auto [when, settings] = self.attr("_settings")().cast<std::pair<std::string, py::dict>>();
+  if (when == "never") return run_eagerly(graph::Reason::switched_off);
+  if (!core.try_claim()) return run_eagerly(graph::Reason::function_busy);  // with other settings, perhaps
+  const ReleaseScope claimed(core);
   configure(core, settings);
   core.is_auto = when == "auto" && !core.is_deterministic;  // what is measured says which kernels run
   core.adapts_workers &= !core.is_auto;
-  if (core.graph.op_node_count() == 0 && !core.is_busy.load()) self.attr("_name_origins")(args, kwargs);
-  return true;
+  if (core.graph.op_node_count() == 0) self.attr("_name_origins")(named.first, named.second);
+  return call_in_session(core, fn, args, kwargs);
 }
 
 py::object call(const py::object& self, const py::args& args, const py::kwargs& kwargs) {
@@ -200,8 +211,7 @@ py::object call(const py::object& self, const py::args& args, const py::kwargs& 
                     "stack (ulimit -s, threading.stack_size)");
     throw py::error_already_set();
   }
-  if (!prepare(self, callable, args, kwargs)) return steal_or_throw(PyObject_Call(fn.ptr(), args.ptr(), kwargs.ptr()));
-  return steal_or_throw(call_in_session(*core, fn.ptr(), args.ptr(), kwargs.ptr()));
+  return steal_or_throw(run(self, callable, fn.ptr(), args.ptr(), kwargs.ptr(), {args, kwargs}));
 }
 
 // A running generator or coroutine of a decorated function: each step is a call.
@@ -214,9 +224,7 @@ struct Steps {
     const py::object method = inner.attr(name), self = function;
     auto& callable = self.cast<Callable&>();
     const auto core = callable.core;
-    if (!prepare(self, callable, py::args(), py::kwargs()))
-      return steal_or_throw(PyObject_Call(method.ptr(), args.ptr(), nullptr));
-    return steal_or_throw(call_in_session(*core, method.ptr(), args.ptr(), nullptr));
+    return steal_or_throw(run(self, callable, method.ptr(), args.ptr(), nullptr, {}));
   }
 };
 
@@ -250,6 +258,14 @@ py::custom_type_setup collected() {
   });
 }
 
+void refuse_elsewhere(const Function& function, const char* where) {
+  if (!function.runs_elsewhere()) return;
+  const py::object type = py::module_::import("lockstep.errors").attr("Error");
+  const py::object error = type("function_busy", where, function.name + " runs in another thread: ask when its call has returned");
+  PyErr_SetObject(type.ptr(), error.ptr());
+  throw py::error_already_set();
+}
+
 void bind_function(py::module_& m) {
   py::class_<Callable>(m, "Callable", collected<Callable, &Callable::wrapped>())
       .def(py::init<py::object, std::string>())
@@ -272,7 +288,7 @@ void bind_function(py::module_& m) {
       .def("name_origin", &name_origin)
       .def("has_nodes", [](const Function& f) { return f.graph.op_node_count() > 0; })
       .def("begin", [](Function& f) {
-        if (f.is_busy.exchange(true)) throw py::value_error("this session is entered already");
+        if (!f.try_claim()) throw py::value_error("this session is entered already");
         f.is_session = true;
         Session::of_this_thread().begin(f, f.unmeasured_way());
       })
@@ -281,12 +297,13 @@ void bind_function(py::module_& m) {
         if (quietly) {
           session.end_quietly();
         } else if (!try_end(session)) {
-          f.is_busy.store(false);
+          release(f);
           throw py::error_already_set();
         }
-        f.is_busy.store(false);
+        release(f);
       }, py::arg("quietly") = false)
       .def("reset_counters", [](Function& f) {
+        refuse_elsewhere(f, "lockstep.reset_stats");
         f.counters = {};
         f.divergences.clear();
         for (const auto& node : f.graph.nodes()) node->counts = {};

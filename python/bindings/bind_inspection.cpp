@@ -152,6 +152,7 @@ py::object memory_of(const py::handle& object) {
 void bind_inspection(py::module_& m) {
   m.def("counters", &counters_of);
   m.def("nodes", [](const Function& f) {
+    refuse_elsewhere(f, "lockstep.explain");
     py::list nodes;
     for (const auto& node : f.graph.nodes()) nodes.append(node_of(*node));
     return nodes;
@@ -170,6 +171,7 @@ void bind_inspection(py::module_& m) {
     return d;
   });
   m.def("divergences", [](const Function& f) {
+    refuse_elsewhere(f, "lockstep.explain");
     py::list list;
     for (const auto& d : f.divergences)
       list.append(py::dict(py::arg("where") = d.where, py::arg("expected") = d.expected,

@@ -25,6 +25,7 @@ void bind_recording(py::module_& m) {
     f.next_recorder = std::move(recorder);
   });
   m.def("graph_text", [](Function& f) {
+    refuse_elsewhere(f, "lockstep.graph_text");
     if (!f.is_busy.load()) f.forget_stale_signatures();
     return graph::print_graph(f.graph);
   });

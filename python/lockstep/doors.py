@@ -221,6 +221,10 @@ def _install_library_door(library) -> None:
             library.note_python_kernel(name if "::" in name else f"{self.ns}::{name}")
 
     torch.library.Library.impl = impl
+    for registered in torch.library._impls:  # before; namespace/name[.overload]/key
+        space, name, key = registered.split("/")
+        if key.startswith(_KEYS_OF_DENSE_CPU):
+            library.note_python_kernel(f"{space}::{name}")
 
 
 def install(library) -> None:

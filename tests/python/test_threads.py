@@ -1,0 +1,204 @@
+"""Calls, sessions and tensors on several threads, and the end of the process."""
+
+import queue
+import threading
+
+import lockstep
+import pytest
+import torch
+from both_ways import bits
+from test_session import run_code
+
+
+def in_thread(run):
+    """What `run()` returns on a thread of its own."""
+    box = []
+    thread = threading.Thread(target=lambda: box.append(run()))
+    thread.start()
+    thread.join()
+    return box[0]
+
+
+def test_a_small_op_on_another_threads_pending_value_waits_for_it():
+    """Each session counts its events by itself: the other one is far ahead here."""
+    options = {"when": "always", "numerics": "strict"}
+    a = torch.randn(1500, 1500, generator=torch.Generator().manual_seed(0))
+    box = []
+    is_warm, is_ready, is_taken = (threading.Event() for _ in range(3))
+
+    @lockstep.function(**options)
+    def make(gives):
+        total = ((a @ a) @ a).sum()
+        if gives:
+            box.append(total)
+            is_ready.set()
+            is_taken.wait(60)
+        return total
+
+    @lockstep.function(**options)
+    def use(x, count, large):
+        twice = x * 2
+        for _ in range(count):
+            large = large + 1
+        return twice
+
+    def other():
+        try:
+            for _ in range(5):
+                use(torch.tensor(1.0), 200, torch.zeros(5000))
+            is_warm.set()
+            is_ready.wait(60)
+            return use(box[0], 0, torch.zeros(5000))
+        finally:
+            is_taken.set()
+
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(other()))
+    thread.start()
+    is_warm.wait(60)
+    for _ in range(3):
+        make(False)
+    total = make(True)
+    thread.join()
+    assert bits(taken[0]) == bits(total * 2)
+
+
+def test_a_thread_that_made_calls_still_waits_for_those_of_others():
+    asked, answered = queue.Queue(), queue.Queue()
+    a = torch.randn(1500, 1500)
+
+    @lockstep.function(when="always")
+    def small(x):
+        return x + 1
+
+    def work():
+        small(torch.ones(3))
+        for tensor in iter(asked.get, None):
+            try:
+                answered.put(tensor.item())
+            except RuntimeError as error:
+                answered.put(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+
+    @lockstep.function(when="always", numerics="strict")
+    def step():
+        asked.put(((a @ a) @ a).sum())
+        return answered.get(timeout=60)
+
+    expected = ((a @ a) @ a).sum().item()
+    assert [step() for _ in range(4)] == [expected] * 4
+    asked.put(None)
+    thread.join()
+
+
+def test_a_call_keeps_its_settings_while_another_thread_calls_the_same_function():
+    x = torch.randn(64, 64)
+
+    @lockstep.function(when="always")
+    def step(x, other=None):
+        y = x @ x
+        if other:
+            in_thread(other)
+        return (y.exp() @ x).softmax(-1)
+
+    seen = []
+    with lockstep.config(numerics="strict"):
+        for _ in range(3):
+            step(x)
+        strict = bits(step(x))
+        for _ in range(4):
+            seen.append(bits(step(x, lambda: step(x))))
+    assert seen == [strict] * 4
+    assert lockstep.stats(step)["reasons"]["function_busy"] == 4
+
+
+@pytest.mark.parametrize("ask", [lockstep.explain, lockstep.graph_text, lockstep.reset])
+def test_a_graph_is_not_shown_while_another_thread_runs_along_it(ask):
+    @lockstep.function(when="always")
+    def step(x, other=None):
+        return x * 2, in_thread(other) if other else None
+
+    def refused():
+        try:
+            ask(step)
+        except lockstep.Error as error:
+            return str(error)
+        return None
+
+    step(torch.ones(3))
+    assert "runs" in step(torch.ones(3), refused)[1]
+    assert in_thread(refused) is None
+
+
+def test_a_session_that_its_thread_left_open_is_not_the_next_threads():
+    left = []
+
+    def leave():
+        left.append(lockstep.session())
+        left[0].__enter__()
+
+    in_thread(leave)
+    add = lockstep.function(lambda x: x + 1, when="always")
+
+    def call():
+        for _ in range(5):
+            add(torch.ones(9))
+        return lockstep.stats(add)["ops"]
+
+    assert in_thread(call) == 5
+
+
+def test_the_first_session_may_be_closed_before_one_within_it():
+    first, second = lockstep.session(), lockstep.session()
+    first.__enter__()
+    second.__enter__()
+    x = torch.ones(5000)
+    for _ in range(100):
+        x = x + 1
+    first.close()
+    with pytest.raises(lockstep.Error, match="runs now"):
+        lockstep.reset(first)
+    x = x + 1
+    second.close()
+    assert x[0].item() == 102
+    lockstep.reset(first)
+
+
+def test_what_runs_at_exit_in_an_open_session_ends():
+    done = run_code(
+        """
+        import atexit, torch
+        x = torch.ones(4)
+        def report():
+            return (x * 3 + 1).sum().item()
+        atexit.register(lambda: print("reported", report()))  # runs after lockstep's own
+        import lockstep
+        lockstep.session().__enter__()
+        for _ in range(200):
+            report()
+        """
+    )
+    assert done.stdout == "reported 16.0\n"
+
+
+def test_a_kernel_in_python_that_was_there_before_the_import_runs_where_it_is_asked_for():
+    done = run_code(
+        """
+        import torch, warnings
+        warnings.simplefilter("ignore")
+        calls = []
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("sin", lambda x: (calls.append(1), torch.cos(x))[1], "CPU")
+        import lockstep
+        a = torch.randn(1000, 1000)
+        @lockstep.function(when="always")
+        def count():
+            before = len(calls)
+            y = torch.sin(a @ a)
+            return len(calls) - before
+        print([count() for _ in range(4)])
+        """
+    )
+    assert done.stdout == "[1, 1, 1, 1]\n"
