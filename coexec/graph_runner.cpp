@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <pthread.h>
@@ -84,6 +85,27 @@ bool try_add(dynamic::Fuser& fuser, dynamic::Event& event) {
   }
 }
 
+// Autocast is on within a kernel, as it was where it was asked for.
+class AutocastScope {
+ public:
+  explicit AutocastScope(std::optional<c10::ScalarType> type) : is_on_(type.has_value()) {
+    if (!is_on_) return;
+    before_ = at::autocast::get_autocast_dtype(at::kCPU);
+    at::autocast::set_autocast_dtype(at::kCPU, *type);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+  }
+  ~AutocastScope() {
+    if (!is_on_) return;
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::set_autocast_dtype(at::kCPU, before_);
+  }
+  AutocastScope(const AutocastScope&) = delete;
+
+ private:
+  const bool is_on_;
+  c10::ScalarType before_{};
+};
+
 class CapturingHandler final : public c10::WarningHandler {
  public:
   explicit CapturingHandler(dynamic::Capture& capture) : capture_(capture) {}
@@ -104,6 +126,7 @@ void GraphRunner::run_single(dynamic::Event& event) {
     std::optional<c10::WarningUtils::WarningHandlerGuard> warnings;
     if (event.capture) warnings.emplace(&handler.emplace(*event.capture));
     const at::AutoGradMode grad_mode(event.grad_mode);  // some kernels return a workspace under it
+    const AutocastScope autocast(event.autocast);
     dynamic::execute(event, reader.some_are_hidden() && dynamic::has_pointwise_body(event.op()));
   } catch (...) {
     note_failure(event);

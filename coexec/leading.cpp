@@ -1,5 +1,6 @@
 // The leading thread: every op that Python asks for is matched against the graph and handed to the graph runner, and
 // Python goes on with a placeholder. What a pending event may not depend on or change is kept out by waiting here.
+#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/resize.h>
@@ -125,16 +126,28 @@ Session::Place Session::locate() {
 
 // ---- looking at the arguments
 
+namespace {
+
+// What ops are cast to that a kernel asks for: autocast let its own pass as it is, and is still on.
+std::optional<c10::ScalarType> autocast_within() {
+  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU)) return std::nullopt;
+  return at::autocast::get_autocast_dtype(at::kCPU);
+}
+
+}  // namespace
+
 void Session::begin_words(const OpInfo& op) {
   words_.clear();
   const auto& context = at::globalContext();
   const bool counts_versions = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
+  const auto autocast = autocast_within();
   const bool has_inference_tensors = std::any_of(operands_.begin(), operands_.end(),
                                                  [](const auto& view) { return view.tensor && view.tensor->is_inference(); });
   words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) | (counts_versions ? 256 : 0) |
                    (c10::GradMode::is_enabled() ? 512 : 0) | (has_inference_tensors ? 1024 : 0) |
-                   (context.deterministicAlgorithms() ? 2048 : 0) | (context.deterministicAlgorithmsWarnOnly() ? 4096 : 0));
-  static_assert(4096 < 1 << graph::kModeBits);
+                   (context.deterministicAlgorithms() ? 2048 : 0) | (context.deterministicAlgorithmsWarnOnly() ? 4096 : 0) |
+                   (autocast ? 8192 : 0) | (autocast == at::kHalf ? 16384 : 0));
+  static_assert(16384 < 1 << graph::kModeBits);
   if (op.asks_for_threads)
     words_.push_back(at::get_num_threads() * 2 + at::globalContext().userEnabledMkldnn());
 }
@@ -567,6 +580,7 @@ Event& Session::open_event(graph::Node* node, const Signature* signature) {
                                                             : dynamic::Workers::kAwake;
   event.float_mode = float_mode_;
   event.grad_mode = c10::GradMode::is_enabled();
+  event.autocast = autocast_within();
   return event;
 }
 

@@ -44,7 +44,7 @@ const char* dtype_name(c10::ScalarType dtype);
 using SignatureWords = std::vector<int64_t>;
 // The inputs of an op, flattened into words: equal words, equal output layouts (dynamic/shapes/shape_memo.h). The first
 // word is of the mode in which the op is asked, in kModeBits, and of the classes of its numbers.
-constexpr int kModeBits = 13;
+constexpr int kModeBits = 15;
 constexpr int kNumberClasses = 32;
 inline int64_t mode_of(const SignatureWords& words) { return words[0] & ((1 << kModeBits) - 1); }
 void append_layout(SignatureWords& words, const at::Tensor& tensor);

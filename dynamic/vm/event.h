@@ -59,6 +59,7 @@ struct alignas(kCacheLine) Event {
   Workers workers = Workers::kAsEager;
   bool grad_mode = false;            // whether gradients were wanted where it was asked
   unsigned float_mode = 0;           // whether denormals are flushed where it was asked
+  std::optional<c10::ScalarType> autocast;  // what ops that its kernel asks for are cast to, if they are
   Capture* capture = nullptr;        // set: the results go back as they come
   const graph::OpInfo* part = nullptr;  // what is left to do, where the node's op was begun (fusion/splitter.h)
   bool is_done = false;  // by an event before it (fusion/accumulator.h)

@@ -3,7 +3,8 @@
 import json
 
 from lockstep._check import load_library
-from lockstep.function import core_of, is_disabled
+from lockstep.function import core_of
+from lockstep.knobs import is_disabled
 from lockstep.places import shorten, split_place
 from lockstep.session import session
 

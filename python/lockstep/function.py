@@ -5,7 +5,6 @@ import collections.abc
 import copy
 import functools
 import inspect
-import os
 import sys
 import types
 import weakref
@@ -15,20 +14,24 @@ import torch
 from lockstep import knobs
 from lockstep._check import load_library
 from lockstep.errors import Error
+from lockstep.knobs import is_disabled
 from lockstep.origins import name_origins
 
 _C = load_library()
 
 _all_functions: "weakref.WeakSet[Function]" = weakref.WeakSet()
 
-
-def is_disabled() -> bool:
-    """Whether LOCKSTEP_DISABLE switches everything off."""
-    return os.environ.get("LOCKSTEP_DISABLE", "") not in ("", "0")
+# What a decorated callable has itself; all else is an attribute of the callable in it.
+_OWN_NAMES = frozenset(
+    ("__wrapped__", "__code__", "__defaults__", "__kwdefaults__", *functools.WRAPPER_ASSIGNMENTS)
+)
+_WITHOUT_ATTRIBUTES = (types.MethodType, types.BuiltinFunctionType)
+_MAX_WRAPPERS = 100
 
 
 def _name_of(fn) -> str:
-    return getattr(fn, "__qualname__", None) or type(fn).__name__
+    name = getattr(fn, "__qualname__", None)
+    return name if isinstance(name, str) and name else type(fn).__name__
 
 
 class Function(_C.Callable):
@@ -36,8 +39,8 @@ class Function(_C.Callable):
 
     def __init__(self, fn, options: dict):
         super().__init__(fn, _name_of(fn))
-        functools.update_wrapper(self, fn)
-        self._options = options
+        functools.update_wrapper(self, fn, updated=())
+        self.__dict__["_options"] = options
         if inspect.isfunction(fn):  # so that `inspect` sees what kind of function it is
             self.__code__, self.__defaults__, self.__kwdefaults__ = (
                 fn.__code__,
@@ -45,8 +48,39 @@ class Function(_C.Callable):
                 fn.__kwdefaults__,
             )
         if asyncio.iscoroutinefunction(fn):
-            self._is_coroutine = asyncio.coroutines._is_coroutine
+            self.__dict__["_is_coroutine"] = asyncio.coroutines._is_coroutine
         _all_functions.add(self)
+
+    def __getattr__(self, name):
+        try:
+            wrapped = self.__dict__["__wrapped__"]
+        except KeyError:  # not made yet
+            raise AttributeError(name) from None
+        return getattr(wrapped, name)
+
+    def __setattr__(self, name, value):
+        if self._keeps(name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.__wrapped__, name, value)
+
+    def __delattr__(self, name):
+        if self._keeps(name):
+            super().__delattr__(name)
+        else:
+            delattr(self.__wrapped__, name)
+
+    def _keeps(self, name) -> bool:
+        """Whether to keep an attribute here; AttributeError for one that the calls need."""
+        if name in _OWN_NAMES:
+            return True
+        if name in ("_options", "_is_coroutine") or hasattr(type(self), name):
+            message = f"{name} is Lockstep's own here: set it on __wrapped__, the callable itself"
+            raise AttributeError(message)
+        return isinstance(self.__wrapped__, _WITHOUT_ATTRIBUTES)
+
+    def __dir__(self):
+        return sorted({*super().__dir__(), *dir(self.__wrapped__)})
 
     def _settings(self) -> tuple[str, dict]:
         return knobs.for_core(self._options)
@@ -94,11 +128,30 @@ class _Stepwise(Function):
         return self._make(self, self.__wrapped__(*args, **kwargs))
 
 
-class _Generator(_C.Steps):
+class _Running(_C.Steps):
+    """A generator or coroutine that runs; frames, names and code are those of the one in it."""
+
+    def __init__(self, function, inner):
+        super().__init__(function, inner)
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return _attribute_of_inner(self, name)
+
+
+def _attribute_of_inner(running, name: str):
+    try:
+        inner = running.__dict__["_inner"]
+    except KeyError:  # not made yet
+        raise AttributeError(name) from None
+    return getattr(inner, name)
+
+
+class _Generator(_Running):
     pass
 
 
-class _Coroutine(_C.Steps):
+class _Coroutine(_Running):
     def __await__(self):
         return self
 
@@ -109,6 +162,9 @@ class _AsyncGenerator(collections.abc.AsyncGenerator):
     def __init__(self, function, inner):
         self._function = function
         self._inner = inner
+
+    def __getattr__(self, name):
+        return _attribute_of_inner(self, name)
 
     def __anext__(self):
         return _Coroutine(self._function, self._inner.__anext__())
@@ -222,15 +278,31 @@ def function(fn=None, *unnamed, **options):
     return _decorate(fn, options)
 
 
+def _find_core(fn):
+    """Looks below wrappers (`functools.wraps`, `torch.no_grad()`), partials and bound methods."""
+    for _ in range(_MAX_WRAPPERS):
+        if isinstance(fn, torch.nn.Module):
+            fn = fn._compiled_call_impl
+        elif isinstance(fn, types.MethodType):
+            fn = fn.__func__
+        core = getattr(fn, "core", None)
+        if isinstance(core, _C.Function):
+            return core
+        fn = fn.func if isinstance(fn, functools.partial) else getattr(fn, "__wrapped__", None)
+        if fn is None:
+            break
+    return None
+
+
 def core_of(fn, where: str):
-    """The C++ record of a decorated function or module or of a session; Error for anything else."""
-    found = getattr(fn, "_compiled_call_impl", None) if isinstance(fn, torch.nn.Module) else fn
-    if isinstance(found, types.MethodType):
-        found = found.__func__
-    core = getattr(found, "core", None)
+    """The C++ record of a decorated function or module or of a session; Error for anything else.
+
+    A wrapper around a decorated function, or a partial of one, stands for it.
+    """
+    core = _find_core(fn)
     if core is None and is_disabled() and callable(fn):
         return _C.Function()  # nothing was decorated: nothing has happened
-    if not isinstance(core, _C.Function):
+    if core is None:
         name = getattr(fn, "__qualname__", None) or f"an object of type {type(fn).__name__}"
         message = f"{name} is not decorated: put @lockstep.function on it"
         raise Error("not_decorated", where, message)

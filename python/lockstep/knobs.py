@@ -96,11 +96,15 @@ KNOBS: dict[str, Knob] = {
     ),
 }
 
-_TRUTHS = {"0": False, "1": True, "false": False, "true": True}  # in the environment
+_TRUTHS = {  # in the environment
+    "0": False, "false": False, "no": False, "off": False,
+    "1": True, "true": True, "yes": True, "on": True,
+}  # fmt: skip
 
 _overrides: contextvars.ContextVar[Mapping] = contextvars.ContextVar(
     "lockstep_config", default=types.MappingProxyType({})
 )
+_is_switched_off = contextvars.ContextVar("lockstep_switched_off", default=False)
 
 
 def check_knobs(where: str, knobs: dict) -> dict:
@@ -130,9 +134,15 @@ def _names_in(value: Any) -> list[str]:
     return [repr(value)]  # the name of nothing
 
 
+def is_disabled() -> bool:
+    """Whether LOCKSTEP_DISABLE switches everything off: by any word but those that say no."""
+    value = os.environ.get("LOCKSTEP_DISABLE", "").strip()
+    return value != "" and _TRUTHS.get(value.lower(), True)
+
+
 def _from_environment(name: str) -> Any:
-    value = os.environ.get(f"LOCKSTEP_{name.upper()}")
-    if value is None:
+    value = os.environ.get(f"LOCKSTEP_{name.upper()}", "").strip()
+    if not value:  # as if it were not there
         return None
     if KNOBS[name].choices == (False, True):
         value = _TRUTHS.get(value.lower(), value)
@@ -159,7 +169,7 @@ def for_core(own: dict) -> tuple[str, dict]:
     """What is in force: `when`, and the rest as the core takes it."""
     settings = current(own)
     is_strict = settings["numerics"] == "strict"
-    return settings["when"], {
+    return "never" if _is_switched_off.get() else settings["when"], {
         "runner": settings["runner"],
         "waits_for_errors": settings["errors"] == "exact",
         "is_strict": is_strict,
@@ -169,6 +179,16 @@ def for_core(own: dict) -> tuple[str, dict]:
         "joins_steps": not is_strict and settings["optimizers"] == "joined",
         "rounds_products": settings["numerics"] == "fast",
     }
+
+
+@contextlib.contextmanager
+def switched_off():
+    """Whatever is called inside of the `with` block runs eagerly, also where it says otherwise."""
+    token = _is_switched_off.set(True)
+    try:
+        yield
+    finally:
+        _is_switched_off.reset(token)
 
 
 def warn_of_misspelt_names() -> None:

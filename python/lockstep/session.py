@@ -5,7 +5,7 @@ import threading
 from lockstep import knobs
 from lockstep._check import load_library
 from lockstep.errors import Error
-from lockstep.function import is_disabled
+from lockstep.knobs import is_disabled
 
 _C = load_library()
 
@@ -43,13 +43,13 @@ class session:
         if self._is_open:
             message = "this session is open already: close it first, or make another one"
             raise Error("session_open", "lockstep.session", message)
-        self._is_open = True
         when, settings = knobs.for_core(self._options)
         self._runs = not is_disabled() and when != "never"
         if self._runs:
             self.core.configure(settings)
             self._thread = threading.get_ident()
             self.core.begin()
+        self._is_open = True  # where nothing was refused
         return self
 
     def __exit__(self, kind, error, traceback):

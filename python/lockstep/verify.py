@@ -7,17 +7,19 @@ first op whose result differs is named with file and line.
 
 from __future__ import annotations
 
-import copy
 import hashlib
+import inspect
 import os
 import sys
-import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from lockstep import knobs
+from lockstep.copier import Copier
 
 _OURS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
 _DIFFERENCE_LIMIT = 10
@@ -27,7 +29,7 @@ Wrap = Callable[[Callable], Callable]
 
 @dataclass
 class Verification:
-    """What `verify` found; true where nothing differs."""
+    """What `verify` found; true where nothing differs and at least one step came to its end."""
 
     steps: int
     step: int | None = None  # the first step, from 1, after which something differs
@@ -35,29 +37,40 @@ class Verification:
     op: str | None = None  # the first op whose result differs
     file: str | None = None
     line: int | None = None
+    raised: dict[int, str] = field(default_factory=dict)  # step -> what both ways raised in it
 
     @property
     def equal(self) -> bool:
-        return self.step is None
+        return self.step is None and len(self.raised) < self.steps
 
     def __bool__(self) -> bool:
         return self.equal
 
     def __str__(self) -> str:
-        if self.equal:
-            return f"equal to the last bit in {self.steps} steps"
+        if self.step is None:
+            return self._equal_text()
         where = f"{self.op} at {self.file}:{self.line}" if self.op else "no single op: run one "
         where += "" if self.op else "by one, all ops agree"
         lines = [f"differs in step {self.step}; first op that differs: {where}"]
         return "\n  ".join([*lines, *self.differences[:_DIFFERENCE_LIMIT]])
+
+    def _equal_text(self) -> str:
+        if not self.raised:
+            return f"equal to the last bit in {self.steps} steps"
+        step, error = next(iter(self.raised.items()))
+        if not self.equal:
+            return f"nothing to compare, no step came to its end: raised in both ways: {error}"
+        text = f"equal to the last bit in {self.steps} steps, {len(self.raised)} of which raised"
+        return f"{text} in both ways; in step {step}: {error}"
 
 
 def verify(fn: Callable, *args: Any, steps: int = 5, **kwargs: Any) -> Verification:
     """Calls fn(*args, **kwargs) `steps` times eagerly and under Lockstep, and compares every bit.
 
     Compared after each step: the result, the arguments, everything that fn reaches through its
-    closure, defaults, globals and object, and the random generators. Raises lockstep.Error where
-    fn is not callable or steps is less than 1.
+    closure, defaults, globals and object, and the random generators. An exception is a result like
+    others, but where each step raises, the verdict is not "equal". Raises lockstep.Error where fn
+    is not callable or computes later (a generator), steps is less than 1, or in a session.
     """
     import lockstep
 
@@ -67,6 +80,12 @@ def verify(fn: Callable, *args: Any, steps: int = 5, **kwargs: Any) -> Verificat
         )
     if not isinstance(steps, int) or steps < 1:
         raise lockstep.Error("verify", "steps", f"{steps!r} is not a number of steps from 1 on")
+    if _runs_later(fn):
+        message = "a generator or coroutine function computes later: give a function that runs it"
+        raise lockstep.Error("verify", "fn", message)
+    if lockstep._C.is_active():
+        message = "here all runs in lockstep: call it outside of sessions and decorated functions"
+        raise lockstep.Error("verify", "lockstep.verify", message)
 
     def wrap(step: Callable) -> Callable:
         return lockstep.function(step, when="always", numerics="strict")
@@ -74,13 +93,21 @@ def verify(fn: Callable, *args: Any, steps: int = 5, **kwargs: Any) -> Verificat
     return compare_ways(fn, args, kwargs, steps, wrap)
 
 
+def _runs_later(fn: Callable) -> bool:
+    kinds = (
+        inspect.isgeneratorfunction,
+        inspect.iscoroutinefunction,
+        inspect.isasyncgenfunction,
+    )
+    return any(is_kind(fn) for is_kind in kinds)
+
+
 def compare_ways(fn: Callable, args: tuple, kwargs: dict, steps: int, wrap: Wrap) -> Verification:
     """The body of `verify` for any other way to run; wrap(fn) is that way."""
-    fn = getattr(fn, "__wrapped__", fn) if not isinstance(fn, torch.nn.Module) else fn
     state = _random_state()
     try:
         found = _compare(fn, args, kwargs, steps, wrap, state)
-        if not found.equal:
+        if found.step is not None:
             _name_first_op(found, fn, args, kwargs, steps, wrap, state)
     finally:
         _set_random_state(state)
@@ -92,24 +119,35 @@ def _compare(
 ) -> Verification:
     from .coverage.snapshot import describe, differing
 
-    eager = _run(fn, args, kwargs, steps, lambda step: step, state)
+    eager = _run(fn, args, kwargs, steps, _eagerly, state)
     other = _run(fn, args, kwargs, steps, wrap, state)
     for i, (a, b) in enumerate(zip(eager, other, strict=True)):
         paths = differing(a, b)
         if paths:
             lines = [f"{p.lstrip('.') or 'result'}: {describe(a.get(p), b.get(p))}" for p in paths]
             return Verification(steps, i + 1, lines)
-    return Verification(steps)
+    errors = ((i + 1, a[".raised"][1]) for i, a in enumerate(eager))
+    return Verification(steps, raised={i: error for i, error in errors if error is not None})
+
+
+def _eagerly(step: Callable) -> Callable:
+    """Decorated methods of classes, which are not copied, co-execute nothing either."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with knobs.switched_off():
+            return step(*args, **kwargs)
+
+    return run
 
 
 def _run(
     fn: Callable, args: tuple, kwargs: dict, steps: int, wrap: Wrap, state: tuple
 ) -> list[dict[str, tuple]]:
     """The records after each step of a fresh copy."""
-    from .coverage.snapshot import freeze, rng_state
+    from .coverage.snapshot import clean, freeze, rng_state
 
     copier = Copier()
-    step, args, kwargs = copier.copy(fn), copier.copy(args), copier.copy(kwargs)
+    step, args, kwargs = copier.copy_callable(fn), copier.copy(args), copier.copy(kwargs)
     wrapped = wrap(step)
     _set_random_state(state)
     records = []
@@ -117,7 +155,7 @@ def _run(
         try:
             out, error = wrapped(*args, **kwargs), None
         except Exception as e:  # noqa: BLE001 - an exception is a result to compare
-            out, error = None, f"{type(e).__name__}: {e}"
+            out, error = None, clean(f"{type(e).__name__}: {e}")
         reached = {"result": out, "raised": error, "args": args, "kwargs": kwargs}
         record = freeze({**reached, "state": copier.reached})
         record["random generators"] = ("rng", *map(str, map(hash, rng_state())))
@@ -135,7 +173,7 @@ def _name_first_op(
     state: tuple,
 ) -> None:
     logs = []
-    for way in (lambda step: step, wrap):
+    for way in (_eagerly, wrap):
         recorder = OpRecorder()
         _run(fn, args, kwargs, found.step or steps, _recorded(way, recorder), state)
         logs.append(recorder.log)
@@ -219,88 +257,3 @@ def _set_random_state(state: tuple) -> None:
     random.setstate(state[2])
     if state[3]:
         torch.cuda.set_rng_state_all(state[3])
-
-
-class Copier:
-    """Copies a function with all that it reaches; what is shared stays shared.
-
-    Functions of the same module are copied with their globals, as far as they name tensors,
-    modules, optimizers, generators, containers or objects of their own module. What belongs to
-    libraries stays as it is.
-    """
-
-    def __init__(self) -> None:
-        self._memo: dict[int, Any] = {id(torch.default_generator): torch.default_generator}
-        self._globals: dict[int, dict[str, Any]] = {}
-        self.reached: dict[str, Any] = {}
-
-    def copy(self, value: Any) -> Any:
-        if isinstance(value, types.MethodType):
-            return types.MethodType(self.copy(value.__func__), self.copy(value.__self__))
-        if isinstance(value, types.FunctionType):
-            return self._copy_function(value)
-        if isinstance(value, torch.Tensor) and not value.is_leaf:
-            return self._memo.setdefault(id(value), value.detach().clone())
-        if isinstance(value, torch.Generator):
-            return self._memo.setdefault(id(value), value.clone_state())
-        if type(value) in (list, tuple, dict) and id(value) not in self._memo:
-            return self._copy_container(value)
-        return copy.deepcopy(value, self._memo)
-
-    def _copy_container(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(self.copy(v) for v in value)
-        made: Any = type(value)()
-        self._memo[id(value)] = made
-        if isinstance(value, list):
-            made.extend(self.copy(v) for v in value)
-        else:
-            made.update((k, self.copy(v)) for k, v in value.items())
-        return made
-
-    def _copy_function(self, fn: types.FunctionType) -> types.FunctionType:
-        if id(fn) in self._memo:
-            return self._memo[id(fn)]
-        cells = tuple(types.CellType() for _ in fn.__closure__ or ())
-        namespace = self._namespace(fn)
-        made = types.FunctionType(fn.__code__, namespace, fn.__name__, None, cells)
-        made.__kwdefaults__ = self.copy(fn.__kwdefaults__)
-        made.__defaults__ = self.copy(fn.__defaults__)
-        made.__dict__.update(fn.__dict__)
-        made.__qualname__, made.__module__ = fn.__qualname__, fn.__module__
-        self._memo[id(fn)] = made
-        for name, old, new in zip(
-            fn.__code__.co_freevars, fn.__closure__ or (), cells, strict=True
-        ):
-            try:
-                new.cell_contents = self._reach(name, old.cell_contents)
-            except ValueError:
-                continue  # a cell that is not filled yet
-        for name in _names(fn.__code__):
-            value = fn.__globals__.get(name)
-            if _is_state(value, fn.__module__):
-                namespace[name] = self._reach(name, value)
-        return made
-
-    def _namespace(self, fn: types.FunctionType) -> dict[str, Any]:
-        return self._globals.setdefault(id(fn.__globals__), dict(fn.__globals__))
-
-    def _reach(self, name: str, value: Any) -> Any:
-        made = self.copy(value)
-        if not isinstance(made, types.FunctionType):
-            self.reached[name] = made
-        return made
-
-
-def _names(code: types.CodeType) -> set[str]:
-    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
-
-
-def _is_state(value: Any, module: str) -> bool:
-    kinds = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch.Generator)
-    if isinstance(value, (*kinds, list, dict, set)):
-        return True
-    if isinstance(value, types.FunctionType):
-        return value.__module__ == module
-    return not isinstance(value, type) and type(value).__module__ == module

@@ -94,6 +94,23 @@ def test_environment(monkeypatch):
     assert torch.equal(fast(torch.ones(2)), torch.full((2,), 2.0))  # nothing is left behind
 
 
+def test_an_empty_variable_says_nothing(monkeypatch):
+    for name in lockstep.KNOBS:
+        monkeypatch.setenv(f"LOCKSTEP_{name.upper()}", " " if name == "fuse" else "")
+    defaults = {name: knob.default for name, knob in lockstep.KNOBS.items()}
+    assert lockstep.knobs.current({}) == defaults
+    assert torch.equal(lockstep.function(plain)(torch.ones(2)), torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize("yes, no", [("1", "0"), ("true", "False"), ("yes", "no"), ("ON", "off")])
+def test_words_for_yes_and_no(monkeypatch, yes, no):
+    for word, truth in ((yes, True), (no, False), (f" {no} ", False)):
+        monkeypatch.setenv("LOCKSTEP_DETERMINISTIC", word)
+        assert lockstep.knobs.current({})["deterministic"] is truth
+        monkeypatch.setenv("LOCKSTEP_DISABLE", word)
+        assert (lockstep.function(plain) is plain) is truth
+
+
 def test_unnamed_options():
     Refused(lambda: lockstep.config("always").__enter__()).says(
         "unknown_option", "lockstep.config", "'always' has no name", "config(when='always')"
@@ -246,6 +263,18 @@ def test_session_entered_twice():
         )
         y = torch.ones(2) + 1
     assert torch.equal(y, torch.full((2,), 2.0))
+
+
+def test_session_whose_setting_is_refused(monkeypatch):
+    s = lockstep.session()
+    monkeypatch.setenv("LOCKSTEP_WHEN", "sometimes")
+    for _ in range(2):
+        Refused(s.__enter__).says("bad_value", "environment variable LOCKSTEP_WHEN", "'sometimes'")
+        Refused(s.close).says("session_closed", "lockstep.session", "not open")
+    monkeypatch.delenv("LOCKSTEP_WHEN")
+    with s:
+        y = torch.ones(2) + 1
+    assert torch.equal(y, torch.full((2,), 2.0)) and lockstep.stats(s)["ops"] == 2
 
 
 def test_session_closed_by_another_thread():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import types
 
 import lockstep
 import pytest
@@ -124,3 +126,236 @@ def test_bad_input():
         verify(3)
     with pytest.raises(lockstep.Error, match="number of steps"):
         verify(step, steps=0)
+
+
+# ---- decorated functions, wrappers, exceptions
+
+
+model = torch.nn.Linear(3, 1)
+descent = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+schedule = torch.optim.lr_scheduler.LambdaLR(descent, lambda epoch: 0.9**epoch)
+watches = []  # filled where calls note whether they co-execute
+active = []
+X = torch.ones(2, 3)
+
+
+def plain_train(x):
+    if watches:
+        active.append(lockstep._C.is_active())
+    descent.zero_grad()
+    loss = model(x).square().sum()
+    loss.backward()
+    descent.step()
+    schedule.step()
+    return loss
+
+
+train = lockstep.function(plain_train, when="always")
+
+
+class Trainer:
+    """Reaches the function by its attributes, and has a decorated method."""
+
+    def __init__(self):
+        self.train, self.bound, self.net = train, lockstep.function(self.twice), model
+        self.calls = 0
+
+    def twice(self, x):
+        return self.train(x) * 2
+
+    @lockstep.function(when="always")
+    def step(self, x):
+        self.calls += 1
+        return self.train(x) + self.net(x).sum() * self.calls
+
+    def through_an_attribute(self, x):
+        return self.bound(x)
+
+
+trainer = Trainer()
+
+REACHED = {
+    "itself": train,
+    "a global": lambda x: train(x) + 1,
+    "a closure": (lambda fn: lambda x: fn(x) + 1)(train),
+    "a default": lambda x, fn=train: fn(x),
+    "an argument": functools.partial(lambda fn, x: fn(x), train),
+    "a keyword": functools.partial(lambda x, fns: fns["a"][0](x), fns={"a": [train]}),
+    "partial": functools.partial(functools.partial(train)),
+    "a cache": functools.lru_cache(train),
+    "a wrapper": torch.enable_grad()(train),
+    "a decorated method": trainer.step,
+    "an attribute": trainer.through_an_attribute,
+    "a decorated attribute": trainer.bound,
+    "not decorated": functools.partial(plain_train),
+}
+
+
+@pytest.mark.parametrize("way", REACHED)
+def test_decorated_functions_are_copied(way):
+    before = str((model.state_dict(), descent.state_dict(), schedule.state_dict()))
+    lockstep.reset_stats(train)
+    found = verify(REACHED[way], X, steps=3)
+    assert found and str(found) == "equal to the last bit in 3 steps"
+    assert before == str((model.state_dict(), descent.state_dict(), schedule.state_dict()))
+    assert lockstep.stats(train)["calls"] == 0 and trainer.calls == 0 and active == []
+
+
+@pytest.mark.parametrize("way", REACHED)
+def test_one_way_is_eager_and_the_other_in_lockstep(way, monkeypatch):
+    monkeypatch.setitem(globals(), "watches", [True])
+    found = verify(REACHED[way], X, steps=1)
+    (line,) = found.differences
+    assert line == "state.active.0: eager has ('bool', False), the other ('bool', True)"
+    assert active == []
+
+
+class Decorated(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(3)
+
+    @lockstep.function(when="always")
+    def forward(self, x):
+        active.append(lockstep._C.is_active())
+        return self.norm(x)
+
+
+@pytest.mark.parametrize("is_outer", [False, True])
+def test_decorated_methods_of_classes_run_eagerly_too(is_outer):
+    net = Decorated()
+    step = net if is_outer else lambda x: net(x)
+    try:
+        assert verify(step, X, steps=3)
+        assert active == [False] * 3 + [True] * 3  # a class is not copied, nor is its global
+    finally:
+        active.clear()
+    assert net.norm.num_batches_tracked == 0
+    ways = lockstep.stats(Decorated.forward)["reasons"]
+    assert ways["switched_off"] > 0 and lockstep.stats(Decorated.forward)["ops"] == 0
+    lockstep.reset(Decorated.forward)
+
+
+def test_the_state_of_the_object_is_compared():
+    net = torch.nn.BatchNorm1d(3)
+
+    def wrap(module):
+        def run(x):
+            module.num_batches_tracked.add_(1)
+            return module(x)
+
+        return run
+
+    found = compare_ways(net, (X,), {}, 2, wrap)
+    assert found.step == 1 and "num_batches_tracked" in str(found)
+    owner = Trainer()
+    owner.net = net
+
+    found = compare_ways(
+        types.MethodType(lambda self, x: self.net(x), owner),
+        (X,),
+        {},
+        2,
+        lambda method: wrap_method(method, lambda self: self.net.num_batches_tracked.add_(1)),
+    )
+    assert found.step == 1 and "self.net" in str(found)
+
+
+def wrap_method(method, change):
+    def run(x):
+        change(method.__self__)
+        return method(x)
+
+    return run
+
+
+def test_a_bound_decorated_method_runs():
+    found = compare_ways(trainer.step, (X,), {}, 2, lambda step: lambda x: step(x) * 2)
+    assert found.step == 1  # both ways ran, and one result is twice the other
+    assert any(line.startswith("result.data:") for line in found.differences)
+
+
+def test_other_wrappers_are_verified_with_the_function():
+    grad_modes = []
+
+    @torch.no_grad()
+    def step(x):
+        return torch.is_grad_enabled()
+
+    def wrap(fn):
+        return lambda x: grad_modes.append(fn(x))
+
+    compare_ways(step, (X,), {}, 1, wrap)
+    assert set(grad_modes) == {False}
+
+
+def raises(x):
+    raise ValueError("always")
+
+
+@lockstep.function
+def misses(x, y):
+    return x + y
+
+
+@pytest.mark.parametrize("fn, error", [(raises, "ValueError: always"), (misses, "TypeError: ")])
+def test_nothing_is_equal_where_no_step_comes_to_its_end(fn, error):
+    found = verify(fn, X, steps=3)
+    assert not found and not found.equal and found.step is None
+    assert str(found).startswith(
+        f"nothing to compare, no step came to its end: raised in both ways: {error}"
+    )
+    assert list(found.raised) == [1, 2, 3]
+
+
+def test_exceptions_in_some_steps_are_said():
+    calls = [0]
+
+    def step(x):
+        calls[0] += 1
+        if calls[0] in (2, 3):
+            raise ValueError(f"call {calls[0]} of {object()}"[:6])
+        return x * calls[0]
+
+    found = verify(step, X, steps=4)
+    assert found and found.raised == {2: "ValueError: call 2", 3: "ValueError: call 3"}
+    assert str(found) == (
+        "equal to the last bit in 4 steps, 2 of which raised in both ways; "
+        "in step 2: ValueError: call 2"
+    )
+
+
+def test_addresses_in_messages_do_not_differ():
+    held = [X, X]
+
+    def step(x):
+        if held:
+            held.pop()
+            return x
+        raise ValueError(f"nothing in {object()}")
+
+    found = verify(step, X, steps=3)
+    assert found and "ValueError: nothing in <object object at 0x*>" in str(found)
+
+
+def test_functions_that_torch_compiled():
+    def plain(x):
+        return torch.relu(x) * 2
+
+    compiled = torch.compile(plain, backend="eager")
+    for fn in (compiled, lambda x: compiled(x), lockstep.function(compiled)):
+        found = verify(fn, X, steps=2)
+        assert found and not found.raised
+    torch._dynamo.reset()
+
+
+def test_what_cannot_be_compared_is_refused():
+    def numbers(x):
+        yield x
+
+    for fn in (numbers, lockstep.function(numbers)):
+        with pytest.raises(lockstep.Error, match="give a function that runs it"):
+            verify(fn, X)
+    with lockstep.session(when="always"):
+        with pytest.raises(lockstep.Error, match="call it outside of sessions"):
+            verify(step, X)

@@ -42,6 +42,22 @@ def test_autocast_with_grad_scaler(cache):
     check(make, calls=8)
 
 
+@item("7.autocast")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_within_a_kernel(dtype):
+    """Autocast lets these ops pass, and the products that their kernels ask for do not."""
+
+    def make(run):
+        def step(x, is_on):
+            with torch.autocast("cpu", dtype, enabled=is_on):
+                inverse = torch.linalg.pinv(x)
+                return inverse, inverse.float().sum()
+
+        return Case(step, lambda n: (torch.randn(200, 200), n % 3 > 0))
+
+    check(make, calls=8)
+
+
 @item("7.channels-last")
 def test_channels_last():
     def make(run):
