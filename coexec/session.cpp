@@ -312,10 +312,9 @@ void Session::end() {
   phase_ = Phase::kIdle;
   if (dynamic::timeline_is_on.load(std::memory_order_relaxed))
     dynamic::add_span({dynamic::SpanKind::kCall, call_begin_, __rdtsc(), function_->graph.entry(), nullptr});
-  function_->is_busy.store(false);
-  function_ = nullptr;
+  const auto& graph = std::exchange(function_, nullptr)->graph;
   const auto kept = std::move(kept_);  // until the end of this
-  if (recorder) recorder->finish(kept->graph);
+  if (recorder) recorder->finish(graph);
   if (!others_are_active()) dynamic::ShapeMemo::instance().forget_if_large(kMaxSignatures);
   raise_failure();
 }

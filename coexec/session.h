@@ -47,7 +47,6 @@ class Session final : public tracer::OpSink {
   // A notable part of the last call's time went into choosing kernels and compiling them, or was longer for want of them.
   bool was_prepared() const;
   bool is_active() const { return phase_ != Phase::kIdle; }
-  bool leads(const Function& function) const { return is_active() && function_ == &function; }
   Phase phase() const { return phase_; }
   Function* function() const { return function_; }
   bool has_recorder() const { return recorder_ != nullptr; }  // this call is written down, for the replay

@@ -219,19 +219,6 @@ struct Support {
   std::vector<int64_t> positions;
   bool is_complete = true;  // else there are more
 };
-Support support_of(const float* map, int64_t channels, int64_t channel, int64_t position_count) {
-  Support support;
-  for (int64_t at = 0; at < position_count; ++at) {
-    if (map[at * channels + channel] == 0) continue;
-    if (support.positions.size() == Support::kMost) {
-      support.is_complete = false;
-      break;
-    }
-    support.positions.push_back(at);
-  }
-  return support;
-}
-
 // Which taps of the gradient of windows are sums of zeros alone: eager's are zero then, exactly.
 class ZeroTaps {
  public:
@@ -240,11 +227,12 @@ class ZeroTaps {
 
   // Not known where it would take long to find out.
   std::optional<bool> are_all_zero(int64_t o, int64_t c, int tap) {
+    const int64_t down = tap / 3 - s_.padding[0], right = tap % 3 - s_.padding[1];
     const auto& slopes = known(slope_support_, slopes_, s_.o, o, s_.positions());
-    if (meets(slopes, s_.oh, s_.ow, s_.h, s_.w, tap / 3 - s_.padding[0], tap % 3 - s_.padding[1], values_ + c, s_.c)) return false;
+    if (meets(slopes, s_.oh, s_.ow, s_.h, s_.w, down, right, values_ + c, s_.c)) return false;
     if (slopes.is_complete && checks_ < kMostChecks) return true;
     const auto& values = known(value_support_, values_, s_.c, c, s_.n * s_.h * s_.w);
-    if (meets(values, s_.h, s_.w, s_.oh, s_.ow, s_.padding[0] - tap / 3, s_.padding[1] - tap % 3, slopes_ + o, s_.o)) return false;
+    if (meets(values, s_.h, s_.w, s_.oh, s_.ow, -down, -right, slopes_ + o, s_.o)) return false;
     if (values.is_complete && checks_ < kMostChecks) return true;
     return std::nullopt;
   }
@@ -253,10 +241,18 @@ class ZeroTaps {
   static constexpr int64_t kMostChecks = 1 << 20;  // a few milliseconds
   using Supports = std::unordered_map<int64_t, Support>;
 
-  static const Support& known(Supports& supports, const float* map, int64_t channels, int64_t channel, int64_t count) {
+  const Support& known(Supports& supports, const float* map, int64_t channels, int64_t channel, int64_t count) {
     const auto [place, is_new] = supports.try_emplace(channel);
-    if (is_new) place->second = support_of(map, channels, channel, count);
-    return place->second;
+    Support& support = place->second;
+    int64_t at = 0;
+    for (; is_new && at < count && checks_ + at < kMostChecks; ++at) {
+      if (map[at * channels + channel] == 0) continue;
+      if (support.positions.size() == Support::kMost) break;
+      support.positions.push_back(at);
+    }
+    if (is_new) support.is_complete = at == count;
+    checks_ += at;
+    return support;
   }
 
   // Whether another map's channel is not zero somewhere so far down and to the right of the support.
@@ -277,42 +273,36 @@ class ZeroTaps {
   int64_t checks_ = 0;
 };
 
-// Those of the taps (C, 9, O) that are next to nothing beside the tiles (16, C, O) that they are differences of, as
-// rounding leaves them. Numbers of `taps`.
-std::vector<int64_t> find_remainders(const float* tiles, const float* taps, const ConvolutionShape& s) {
-  std::vector<std::vector<int64_t>> found(s.c);
-  shared_loop(0, s.c, std::max<int64_t>(1, (1 << 12) / s.o), [&](int64_t begin, int64_t end) {
-    std::vector<float> least(s.o);
-    for (int64_t c = begin; c < end; ++c) {
-      std::fill(least.begin(), least.end(), 0.0f);
-      for (int64_t i = 0; i < kTile; ++i) {
-        const float* tile = tiles + (i * s.c + c) * s.o;
+// Those of the taps (9, O) of an input channel that are next to nothing beside the tiles (16, O), `row` apart, that they are
+// differences of, as rounding leaves them. `first`: the number of the first tap.
+void find_remainders(const float* tiles, int64_t row, const float* taps, int64_t count, int64_t first,
+                     std::vector<int64_t>& found) {
+  std::vector<float> largest(count);
+  for (int64_t i = 0; i < kTile; ++i) {
+    const float* tile = tiles + i * row;
 #pragma omp simd
-        for (int64_t o = 0; o < s.o; ++o) least[o] = std::max(least[o], std::abs(tile[o]));
-      }
-      for (int64_t t = c * kTaps; t < (c + 1) * kTaps; ++t) {
-        const float* tap = taps + t * s.o;
-        int64_t count = 0;
-#pragma omp simd reduction(+ : count)
-        for (int64_t o = 0; o < s.o; ++o) count += (tap[o] != 0) & (std::abs(tap[o]) < kRounding * least[o]);
-        for (int64_t o = 0; count > 0 && o < s.o; ++o)
-          if (tap[o] != 0 && std::abs(tap[o]) < kRounding * least[o]) found[c].push_back(t * s.o + o);
-      }
-    }
-  });
-  std::vector<int64_t> all;
-  for (const auto& some : found) all.insert(all.end(), some.begin(), some.end());
-  return all;
+    for (int64_t o = 0; o < count; ++o) largest[o] = std::max(largest[o], std::abs(tile[o]));
+  }
+  for (int64_t t = 0; t < kTaps; ++t) {
+    const float* tap = taps + t * count;
+    int64_t some = 0;
+#pragma omp simd reduction(+ : some)
+    for (int64_t o = 0; o < count; ++o) some += (tap[o] != 0) & (std::abs(tap[o]) < kRounding * largest[o]);
+    for (int64_t o = 0; some > 0 && o < count; ++o)
+      if (tap[o] != 0 && std::abs(tap[o]) < kRounding * largest[o]) found.push_back(first + t * count + o);
+  }
 }
 
-// Taps that should be zero are made so. False where that is not known.
-bool clear_remainders(const float* tiles, float* taps, const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
-  ZeroTaps zero_taps(gradient, input, s);
-  for (const int64_t at : find_remainders(tiles, taps, s)) {
-    const int64_t o = at % s.o, tap = at / s.o % kTaps, c = at / s.o / kTaps;
-    const auto is_zero = zero_taps.are_all_zero(o, c, static_cast<int>(tap));
-    if (!is_zero) return false;
-    if (*is_zero) taps[at] = 0;
+// Of the taps (C, 9, O), those that should be zero are made so. False where that is not known.
+bool clear_remainders(const std::vector<std::vector<int64_t>>& remainders, float* taps, ZeroTaps zero_taps,
+                      const ConvolutionShape& s) {
+  for (const auto& of_channel : remainders) {
+    for (const int64_t at : of_channel) {
+      const int64_t o = at % s.o, tap = at / s.o % kTaps, c = at / s.o / kTaps;
+      const auto is_zero = zero_taps.are_all_zero(o, c, static_cast<int>(tap));
+      if (!is_zero) return false;
+      if (*is_zero) taps[at] = 0;
+    }
   }
   return true;
 }
@@ -364,12 +354,16 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
   const auto taps = at::empty({s.c, kTaps, s.o}, input.options());
   const auto* total = sums.const_data_ptr<float>();
   std::atomic<bool> is_finite{true};
+  std::vector<std::vector<int64_t>> remainders(s.c);
   auto* out = taps.mutable_data_ptr<float>();
   shared_loop(0, s.c, std::max<int64_t>(1, (1 << 12) / s.o), [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c)
-      if (!loops.to_window(total + c * s.o, window_count, s.o, out + c * kTaps * s.o, s.o)) is_finite = false;
+    for (int64_t c = begin; c < end; ++c) {
+      float* of_channel = out + c * kTaps * s.o;
+      if (!loops.to_window(total + c * s.o, window_count, s.o, of_channel, s.o)) is_finite = false;
+      find_remainders(total + c * s.o, window_count, of_channel, s.o, c * kTaps * s.o, remainders[c]);
+    }
   });
-  if (!is_finite || !clear_remainders(total, out, gradient, input, s)) return {};
+  if (!is_finite || !clear_remainders(remainders, out, {gradient, input, s}, s)) return {};
   auto result = at::empty({s.o, s.c, 3, 3}, input.options());
   turn_matrices(taps.const_data_ptr<float>(), result.mutable_data_ptr<float>(), sizeof(float), 1, s.c * kTaps, s.o,
                 /*in_parallel=*/true);

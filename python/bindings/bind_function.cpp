@@ -131,7 +131,7 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
 
 // Unless a session that the call left open still goes along its graph.
 void release(Function& function) {
-  if (!Session::of_this_thread().leads(function)) function.is_busy.store(false);
+  if (Session::of_this_thread().function() != &function) function.is_busy.store(false);
 }
 
 // The end of a claim.
@@ -294,13 +294,17 @@ void bind_function(py::module_& m) {
       })
       .def("end", [](Function& f, bool quietly) {
         Session& session = Session::of_this_thread();
+        // Another one, where that was left open, or closed before this one.
+        const auto outermost = session.function() ? session.function()->weak_from_this().lock() : nullptr;
+        bool has_ended = true;
         if (quietly) {
           session.end_quietly();
-        } else if (!try_end(session)) {
-          release(f);
-          throw py::error_already_set();
+        } else {
+          has_ended = try_end(session);
         }
         release(f);
+        if (outermost) release(*outermost);
+        if (!has_ended) throw py::error_already_set();
       }, py::arg("quietly") = false)
       .def("reset_counters", [](Function& f) {
         refuse_elsewhere(f, "lockstep.reset_stats");
