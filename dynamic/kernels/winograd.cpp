@@ -277,19 +277,12 @@ class ZeroTaps {
 // differences of, as rounding leaves them. `first`: the number of the first tap.
 void find_remainders(const float* tiles, int64_t row, const float* taps, int64_t count, int64_t first,
                      std::vector<int64_t>& found) {
-  std::vector<float> largest(count);
-  for (int64_t i = 0; i < kTile; ++i) {
-    const float* tile = tiles + i * row;
-#pragma omp simd
-    for (int64_t o = 0; o < count; ++o) largest[o] = std::max(largest[o], std::abs(tile[o]));
-  }
-  for (int64_t t = 0; t < kTaps; ++t) {
-    const float* tap = taps + t * count;
-    int64_t some = 0;
-#pragma omp simd reduction(+ : some)
-    for (int64_t o = 0; o < count; ++o) some += (tap[o] != 0) & (std::abs(tap[o]) < kRounding * largest[o]);
-    for (int64_t o = 0; some > 0 && o < count; ++o)
-      if (tap[o] != 0 && std::abs(tap[o]) < kRounding * largest[o]) found.push_back(first + t * count + o);
+  for (int64_t o = 0; o < count; ++o) {
+    float largest = 0;
+    for (int64_t i = 0; i < kTile; ++i) largest = std::max(largest, std::abs(tiles[i * row + o]));
+    for (int64_t t = 0; t < kTaps; ++t)
+      if (const float tap = taps[t * count + o]; tap != 0 && std::abs(tap) < kRounding * largest)
+        found.push_back(first + t * count + o);
   }
 }
 
@@ -359,8 +352,10 @@ Tensor weight_gradient_by_winograd(const Tensor& gradient, const Tensor& input, 
   shared_loop(0, s.c, std::max<int64_t>(1, (1 << 12) / s.o), [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) {
       float* of_channel = out + c * kTaps * s.o;
-      if (!loops.to_window(total + c * s.o, window_count, s.o, of_channel, s.o)) is_finite = false;
-      find_remainders(total + c * s.o, window_count, of_channel, s.o, c * kTaps * s.o, remainders[c]);
+      const auto found = loops.to_window(total + c * s.o, window_count, s.o, kRounding, of_channel, s.o);
+      if (!found.is_finite) is_finite = false;
+      if (found.has_remainders)
+        find_remainders(total + c * s.o, window_count, of_channel, s.o, c * kTaps * s.o, remainders[c]);
     }
   });
   if (!is_finite || !clear_remainders(remainders, out, {gradient, input, s}, s)) return {};

@@ -6,6 +6,11 @@
 
 namespace lockstep::dynamic {
 
+struct WindowFindings {
+  bool is_finite;       // all of them
+  bool has_remainders;  // some that are not zero are less than `rounding` of what they are differences of
+};
+
 struct WinogradLoops {
   // 4x4 pixels of a map to a tile.
   void (*from_pixels)(const float* const* pixels, int64_t count, float* tile, int64_t row);
@@ -15,8 +20,8 @@ struct WinogradLoops {
   void (*from_gradient)(const float* const* pixels, int64_t count, float* tile, int64_t row);
   // A window of 3x3, its taps `tap` apart, to a tile.
   void (*from_window)(const float* window, int64_t tap, int64_t count, float* tile, int64_t row);
-  // A tile to the gradient of a window: from_window turned round. Returns whether all of it is finite.
-  bool (*to_window)(const float* tile, int64_t row, int64_t count, float* window, int64_t tap);
+  // A tile to the gradient of a window: from_window turned round.
+  WindowFindings (*to_window)(const float* tile, int64_t row, int64_t count, float rounding, float* window, int64_t tap);
 };
 
 const WinogradLoops& winograd_loops();

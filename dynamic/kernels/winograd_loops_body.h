@@ -38,6 +38,30 @@ struct Finite {
   }
 };
 
+template <class Lanes>
+static inline Lanes absolute(Lanes value) {
+  return value < 0 ? -value : value;
+}
+
+// Whether one of the numbers is other than zero, and smaller than its bound: -1 in its lane then, else 1.
+struct Remainders {
+  Floats least = Floats{} + 1;
+  float least_rest = 1;
+  void add(Floats value, Floats bound) {
+    const Floats size = absolute(value), one = Floats{} + 1;
+    const Floats kept = (size < bound) & (size > 0) ? -one : one;
+    least = kept < least ? kept : least;
+  }
+  void add(float value, float bound) {
+    if (value != 0 && absolute(value) < bound) least_rest = -1;
+  }
+  bool are_there() const {
+    float all = least_rest;
+    for (int lane = 0; lane < LOCKSTEP_LANES; ++lane) all = least[lane] < all ? least[lane] : all;
+    return all < 0;
+  }
+};
+
 // body(lanes of a register, first channel) over all channels, the last ones one by one.
 template <class Body>
 static inline void for_channels(int64_t count, Body body) {
@@ -164,18 +188,25 @@ static void from_window(const float* window, int64_t tap, int64_t count, float* 
   });
 }
 
-static bool to_window(const float* tile, int64_t row, int64_t count, float* window, int64_t tap) {
+static WindowFindings to_window(const float* tile, int64_t row, int64_t count, float rounding, float* window, int64_t tap) {
   Finite finite;
+  Remainders remainders;
   for_channels(count, [&]<class Lanes>(Lanes, int64_t i) {
     Lanes t[4][4], g[3][3];
     load_tile(tile, row, i, t);
+    Lanes largest{};
+    for (int p = 0; p < 16; ++p) {
+      const Lanes size = absolute(t[p / 4][p % 4]);
+      largest = largest < size ? size : largest;
+    }
     transform(t, g, gather_window<Lanes>);
     for (int p = 0; p < 9; ++p) {
       finite.add(g[p / 3][p % 3]);
+      remainders.add(g[p / 3][p % 3], largest * rounding);
       store(window + p * tap + i, g[p / 3][p % 3]);
     }
   });
-  return finite.holds();
+  return {finite.holds(), remainders.are_there()};
 }
 
 static constexpr WinogradLoops kLoops = {&from_pixels, &to_pixels, &from_gradient, &from_window, &to_window};
