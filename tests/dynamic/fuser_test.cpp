@@ -98,17 +98,6 @@ TEST(Fuser, APowerInPlaceIsOfTheTensor) {
   }
 }
 
-// The group's tensors have fewer dims than what folds one of its own.
-TEST(Fuser, ARowOfMoreDimsThanTheGroupDoesNotJoin) {
-  const auto x = at::rand({64}), rows = at::rand({32, 64});
-  Chain chain;
-  auto& twice = chain.ask("aten::mul.Tensor", {x, x});
-  auto& softmax = chain.ask("aten::_softmax", {rows, 1, false});
-  ASSERT_TRUE(chain.join(twice));
-  EXPECT_FALSE(chain.join(softmax));
-  chain.run();
-}
-
 TEST(Fuser, AResultThatIsHeldIsStored) {
   const auto x = at::randn({64}), y = at::randn({64});
   for (int round = 0; round < 2; ++round) {
