@@ -116,13 +116,13 @@ std::vector<Session*> Session::all() {
   return sessions().all;
 }
 
-// Nothing is pending in the child, and its only thread knows no workers that do not exist there.
 void Session::stay_in_place() {
   wait_done(runner_.channel().asked(), /*interruptible=*/false);
   runner_.stop();
   runner_.set_in_place(in_place_ = true);
 }
 
+// Nothing is pending in the child, and its only thread knows no workers that do not exist there.
 void Session::prepare_fork() {
   for (Session* session : all())
     if (session->is_active()) session->drain_from_other_thread();

@@ -137,14 +137,13 @@ std::optional<Results> of_full_like(const Asked& asked) {
   if (!has_standard_strides(asked.inputs[0]) || !asked.is_fixed_from(2)) return std::nullopt;
   return Results{asked.inputs[0].sizes};
 }
-// Without gaps, and in the order of dims that the original has, where nothing else is asked for.
+// Without gaps, and in the order of dims that the original has, or in the standard one. No rule is asked for others.
 std::optional<Results> of_clone(const Asked& asked) {
   const auto& from = asked.inputs[0];
   const auto& format = asked.args[1];
-  const auto is = [&](at::MemoryFormat one) { return format.isInt() && format.toInt() == static_cast<int64_t>(one); };
   if (!asked.is_fixed({1}) || !asked.has_elements()) return std::nullopt;
-  if (is(at::MemoryFormat::Contiguous)) return Results{from.sizes};
-  if (!format.isNone() && !is(at::MemoryFormat::Preserve)) return std::nullopt;
+  const bool is_standard = format.isInt() && format.toInt() == static_cast<int64_t>(at::MemoryFormat::Contiguous);
+  if (is_standard) return Results{from.sizes};
   return Results{like(from.sizes, from.strides)};
 }
 std::optional<Results> of_repeat(const Asked& asked) {

@@ -181,7 +181,8 @@ void configure(Function& function, const py::dict& settings) {
 // `fn` with these arguments, as a call of the decorated function; tensors among `named` get names.
 PyObject* run(const py::object& self, Callable& callable, PyObject* fn, PyObject* args, PyObject* kwargs,
               const std::pair<py::args, py::kwargs>& named) {
-  auto& core = *callable.core;
+  const auto kept = callable.core;  // alive, as `fn` is
+  auto& core = *kept;
   const auto run_eagerly = [&](std::optional<graph::Reason> reason) {
     core.counters.calls++;
     if (reason) core.counters.reasons[static_cast<int>(*reason)]++;
@@ -201,8 +202,7 @@ PyObject* run(const py::object& self, Callable& callable, PyObject* fn, PyObject
 
 py::object call(const py::object& self, const py::args& args, const py::kwargs& kwargs) {
   auto& callable = self.cast<Callable&>();
-  const py::object fn = callable.wrapped;         // alive, whatever the callee does to the decorator
-  const auto core = callable.core;
+  const py::object fn = callable.wrapped;  // alive, whatever the callee does to the decorator
   const tracer::RecursionAllowance allowance;
   if (!tracer::has_stack_for_call()) {
     PyErr_SetString(PyExc_RecursionError,
@@ -222,9 +222,7 @@ struct Steps {
 
   py::object step(const char* name, const py::args& args) {
     const py::object method = inner.attr(name), self = function;
-    auto& callable = self.cast<Callable&>();
-    const auto core = callable.core;
-    return steal_or_throw(run(self, callable, method.ptr(), args.ptr(), nullptr, {}));
+    return steal_or_throw(run(self, self.cast<Callable&>(), method.ptr(), args.ptr(), nullptr, {}));
   }
 };
 
