@@ -38,7 +38,7 @@ constexpr double kSettling = 0.03;  // seconds
 constexpr int kMinPasses = 2;      // through the rounds: one may meet a machine that is busy with other things
 constexpr int kMinPassesOfShort = 4;  // where a sample is several calls: what disturbs one weighs more, and they cost little
 constexpr int kMaxPasses = 6;      // until it is clear whether co-execution pays
-constexpr double kHopeless = 1.5;  // times the fastest way: no such thing makes a pass that slow
+constexpr double kHopeless = 1.2;  // times the fastest way: no such thing makes a pass that slow
 constexpr double kClear = 3;       // standard errors between the two
 constexpr double kFar = 1.1;       // or so many times the fastest in each of kFarPasses passes: where calls differ in work
 constexpr int kFarPasses = 3;      // by themselves, standard errors stay large for ever
@@ -174,11 +174,11 @@ void Policy::drop_slow_ways() {
   }
 }
 
-// Whether co-execution pays is known; which form of it is fastest is not worth more measuring.
+// Whether co-execution pays is known; which form of it is fastest is worth a second pass, since forms that are left are
+// close to each other, but not more.
 bool Policy::is_clear() const {
-  const auto is_dropped = [this](Way way) { return is_dropped_[static_cast<int>(way)]; };
-  return is_dropped(Way::kEager) ||
-         (is_dropped(Way::kBehind) && is_dropped(Way::kYielding) && is_dropped(Way::kInPlace));
+  const auto left = std::count(is_dropped_.begin(), is_dropped_.end(), false);
+  return left == 1 || (is_dropped_[static_cast<int>(Way::kEager)] && passes_ >= kMinPasses);
 }
 
 void Policy::next_round() {

@@ -132,6 +132,9 @@ OpInfo::OpInfo(const c10::OperatorHandle& op) : handle(op) {
 
 namespace {
 
+// An op that goes with the library that defined it leaves its address to another one.
+std::atomic<uint32_t> op_epoch{0};
+
 struct Registry {
   std::mutex mutex;
   std::deque<OpInfo> infos;  // addresses stay
@@ -143,9 +146,19 @@ Registry& registry() {
   return *instance;
 }
 
+class ForgetsOps : public c10::OpRegistrationListener {
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    auto& known = registry();
+    std::lock_guard lock(known.mutex);
+    if (known.by_schema.erase(&op.operator_name())) op_epoch.fetch_add(1, std::memory_order_relaxed);
+  }
+};
+
 struct CacheLine {
   const void* schema = nullptr;
   const OpInfo* info = nullptr;
+  uint32_t epoch = 0;
 };
 
 }  // namespace
@@ -155,7 +168,11 @@ const OpInfo& op_info(const c10::OperatorHandle& op) {
   static thread_local CacheLine cache[kLines];
   const void* schema = &op.operator_name();
   auto& line = cache[(reinterpret_cast<uintptr_t>(schema) >> 4) % kLines];
-  if (line.schema == schema) return *line.info;
+  const uint32_t epoch = op_epoch.load(std::memory_order_relaxed);
+  if (line.schema == schema && line.epoch == epoch) return *line.info;
+  // Never taken off again: at exit libraries go after what is static here.
+  [[maybe_unused]] static const auto* listening = new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<ForgetsOps>()));
   auto& known = registry();
   std::lock_guard lock(known.mutex);
   auto found = known.by_schema.find(schema);
@@ -163,7 +180,7 @@ const OpInfo& op_info(const c10::OperatorHandle& op) {
     known.infos.emplace_back(op);
     found = known.by_schema.emplace(schema, &known.infos.back()).first;
   }
-  line = {schema, found->second};
+  line = {schema, found->second, epoch};
   return *found->second;
 }
 

@@ -6,8 +6,10 @@ import collections
 import copy
 import copyreg
 import functools
+import io
 import random
 import sys
+import threading
 import types
 import weakref
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import numpy
 import torch
 
+from lockstep.errors import Error
 from lockstep.function import Function
 
 _LIBRARIES = {"lockstep", "numpy", "torch", *sys.stdlib_module_names} - {"__main__"}
@@ -32,6 +35,8 @@ _STATE = (
 )
 _OWN_STATE = ("state", "param_groups", "defaults")  # what an optimizer's copy has by itself
 _CACHED = type(functools.lru_cache(len))
+_LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
+_KEPT = (io.IOBase, threading.Thread)  # both ways write to the same file
 
 
 class Copier:
@@ -105,10 +110,21 @@ class Copier:
         """As `copy.deepcopy`, but for the functions that the object holds."""
         if isinstance(value, (type, types.ModuleType)):
             return value
+        if type(value) in _LOCKS:
+            return _LOCKS[type(value)]()
         by_table = type(value) in copy._deepcopy_dispatch or type(value) in copyreg.dispatch_table
         if by_table or hasattr(value, "__deepcopy__"):
             return copy.deepcopy(value, self._memo)
-        parts = value.__reduce_ex__(4)
+        try:
+            parts = value.__reduce_ex__(4)
+        except TypeError as error:  # cannot be pickled
+            if isinstance(value, _KEPT):
+                return value
+            message = (
+                f"the function reaches a {type(value).__qualname__}, which cannot be copied "
+                f"({error}): make it within the function, or verify a function without it"
+            )
+            raise Error("verify", "fn", message) from error
         if isinstance(parts, str):
             return value  # known by its name
         self._kept.append(parts)
@@ -160,7 +176,7 @@ class Copier:
         """For the attributes of functions, which wrappers fill with all kinds of things."""
         try:
             return self.copy(value)
-        except TypeError:  # such as a mappingproxy
+        except (Error, TypeError):  # such as a mappingproxy
             return value
 
     def _namespace(self, fn: types.FunctionType) -> dict[str, Any]:

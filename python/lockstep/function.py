@@ -279,10 +279,15 @@ def function(fn=None, *unnamed, **options):
 
 
 def _find_core(fn):
-    """Looks below wrappers (`functools.wraps`, `torch.no_grad()`), partials and bound methods."""
+    """Looks below wrappers (`functools.wraps`, `torch.no_grad()`), partials and bound methods.
+
+    A module, or another object that can be called, stands for the decorated method of its class.
+    """
     for _ in range(_MAX_WRAPPERS):
         if isinstance(fn, torch.nn.Module):
-            fn = fn._compiled_call_impl
+            fn = fn._compiled_call_impl or getattr(fn, "forward", None)
+        elif isinstance(getattr(type(fn), "__call__", None), Function):
+            fn = type(fn).__call__
         elif isinstance(fn, types.MethodType):
             fn = fn.__func__
         core = getattr(fn, "core", None)

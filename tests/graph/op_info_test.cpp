@@ -2,7 +2,9 @@
 #include "graph/op_info.h"
 
 #include <gtest/gtest.h>
+#include <torch/library.h>
 
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -100,6 +102,23 @@ TEST(OpInfo, ErrorsByValue) {
   EXPECT_EQ(op("aten::binary_cross_entropy").value_check, ValueCheck::kAlways);
   EXPECT_EQ(op("aten::binary_cross_entropy_with_logits").value_check, ValueCheck::kNone);
   EXPECT_EQ(op("aten::linalg_vector_norm").value_check, ValueCheck::kNone);
+}
+
+// Ops of a library that was closed leave their addresses to those of the next one.
+TEST(OpInfo, OfOpsThatAreDefinedAgainAndAgain) {
+  std::set<const void*> addresses;
+  bool was_address_met_again = false;
+  for (int i = 0; i < 20; ++i) {
+    torch::Library library(torch::Library::FRAGMENT, "lockstep_closed", std::nullopt, __FILE__, __LINE__);
+    const std::string name = "op_" + std::to_string(i);
+    library.def((name + (i % 2 ? "(Tensor(a!) x, Tensor y) -> Tensor(a!)" : "(Tensor x) -> Tensor")).c_str());
+    const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(("lockstep_closed::" + name).c_str(), "");
+    was_address_met_again |= !addresses.insert(&handle.operator_name()).second;
+    EXPECT_EQ(op_info(handle).name, "lockstep_closed::" + name);
+    EXPECT_EQ(op_info(handle).writes, i % 2 == 1);
+    std::thread([&] { EXPECT_EQ(&op_info(handle), find_op_info("lockstep_closed::" + name)); }).join();
+  }
+  EXPECT_TRUE(was_address_met_again);
 }
 
 TEST(OpInfo, OneEntryForAllThreads) {

@@ -134,6 +134,31 @@ def test_looks_go_through_wrappers(look, way):
     assert lockstep.stats(fast)["calls"] == (0 if look.startswith("reset") else 3)
 
 
+class Doubling(torch.nn.Module):
+    @lockstep.function(when="always")
+    def forward(self, x):
+        return x * 2
+
+
+class Tripling:
+    @lockstep.function(when="always")
+    def __call__(self, x):
+        return x * 3
+
+
+@pytest.mark.parametrize("kind", [Doubling, Tripling])
+def test_an_object_stands_for_the_decorated_method_of_its_class(kind):
+    method = kind.__dict__["forward" if kind is Doubling else "__call__"]
+    lockstep.reset(method)
+    one = kind()
+    for _ in range(3):
+        one(X)
+    assert lockstep.stats(one) == lockstep.stats(method)
+    assert lockstep.stats(one)["calls"] == 3
+    with pytest.raises(lockstep.Error, match="an object of type Linear is not decorated"):
+        lockstep.stats(torch.nn.Linear(1, 1))
+
+
 def test_wrappers_of_what_is_not_decorated_are_refused():
     around_itself = functools.wraps(lambda x: x)(lambda x: x)
     around_itself.__wrapped__ = around_itself

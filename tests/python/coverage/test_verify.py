@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import types
 
 import lockstep
@@ -347,6 +348,36 @@ def test_functions_that_torch_compiled():
         found = verify(fn, X, steps=2)
         assert found and not found.raised
     torch._dynamo.reset()
+
+
+class Logged:
+    """What training code holds beside tensors: a lock, a log file, a thread."""
+
+    def __init__(self, path):
+        self.lock, self.again, self.log = threading.Lock(), threading.RLock(), open(path, "w")
+        self.thread = threading.current_thread()
+        self.weight = torch.ones(3)
+
+    def step(self, x):
+        with self.lock, self.again:
+            self.weight += x.sum()
+            print("step", file=self.log)
+        return self.weight * x
+
+
+def test_locks_and_files_that_are_reached(tmp_path):
+    trainer = Logged(tmp_path / "log")
+    with trainer.log, trainer.lock:  # held by somebody else: the copies have locks of their own
+        found = verify(trainer.step, torch.ones(2, 3), steps=3)
+    assert found and not found.raised
+    assert torch.equal(trainer.weight, torch.ones(3))
+    assert (tmp_path / "log").read_text() == 6 * "step\n"
+
+
+def test_what_cannot_be_copied_is_named():
+    batches = (torch.ones(2) for _ in range(3))
+    with pytest.raises(lockstep.Error, match="reaches a generator, which cannot be copied"):
+        verify(lambda: next(batches) * 2)
 
 
 def test_what_cannot_be_compared_is_refused():
