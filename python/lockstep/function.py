@@ -286,7 +286,7 @@ def _find_core(fn):
     for _ in range(_MAX_WRAPPERS):
         if isinstance(fn, torch.nn.Module):
             fn = fn._compiled_call_impl or getattr(fn, "forward", None)
-        elif isinstance(getattr(type(fn), "__call__", None), Function):
+        elif isinstance(inspect.getattr_static(type(fn), "__call__", None), Function):
             fn = type(fn).__call__
         elif isinstance(fn, types.MethodType):
             fn = fn.__func__
