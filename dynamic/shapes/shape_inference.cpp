@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <optional>
 
 #include "dynamic/shapes/shape_rules.h"
 #include "dynamic/shapes/structured_shapes.h"
@@ -84,17 +86,50 @@ bool infer_written(const Signature& learned, const Signature& known) {
   return true;
 }
 
-bool has_other_order(const Signature& signature) {
-  return std::any_of(signature.inputs.begin(), signature.inputs.end(),
-                     [](const Layout& input) { return input.is_defined() && !has_standard_strides(input); });
+using Order = std::vector<size_t>;
+
+// As a pointwise kernel lays out its result that takes the operands in this order, and perhaps a number as a tensor.
+std::optional<Layout> layout_in_order(const Signature& signature, const Order& order, bool takes_number = false) {
+  std::vector<Layout> operands;
+  for (const size_t i : order)
+    if (signature.inputs[i].is_defined()) operands.push_back(signature.inputs[i]);
+  if (takes_number && !operands.empty()) {
+    operands.push_back(operands[0]);
+    operands.back().sizes.clear();
+    operands.back().strides.clear();
+  }
+  return pointwise_layout(*signature.op, operands);
 }
 
-// Whether the op's kernel is known to have walked its tensors as pointwise kernels do. Where all lie in the order of their
-// dims, many do that do not elsewhere.
-bool was_pointwise(const Signature& known, const Signature& learned) {
-  if (has_other_order(learned) && !has_other_order(known)) return false;
-  const auto expected = pointwise_layout(*known.op, known.inputs);
-  return expected && expected->sizes == known.outputs[0].sizes && expected->strides == known.outputs[0].strides;
+// Of ops without a shape function, whose operands lie in another order than the standard one. The kernel is known to have
+// walked its tensors as pointwise kernels do where its result lies as theirs would, which says nothing where others have
+// theirs in that order, too. All ways to take the operands that explain what is known have to agree.
+std::optional<Layout> pointwise_result(const Signature& learned, const Signature& known) {
+  Order order(known.inputs.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (known.op->base == "aten::where") return layout_in_order(learned, order);
+  std::optional<Layout> result;
+  do {
+    for (const bool takes_number : {false, order.size() < 3}) {
+      const auto explained = layout_in_order(known, order, takes_number);
+      if (!explained || explained->sizes != known.outputs[0].sizes) return std::nullopt;
+      if (explained->strides != known.outputs[0].strides) continue;
+      const auto layout = layout_in_order(learned, order, takes_number);
+      if (!layout || (result && result->strides != layout->strides)) return std::nullopt;
+      result = layout;
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
+  if (result && !has_standard_strides(*result) && has_standard_strides(known.outputs[0])) return std::nullopt;
+  return result;
+}
+
+// Makes a copy in the standard order, as large as the map and the mask are together.
+bool infer_masked_fill(Signature& learned, const Signature& known) {
+  const auto &map = learned.inputs[0].sizes, &mask = learned.inputs[1].sizes;
+  if (learned.inputs.size() > 2 && !learned.inputs[2].sizes.empty()) return false;  // it will raise
+  const bool is_wider = at::is_expandable_to(map, mask);
+  if (learned.inputs[0].numel() == 0 || (!is_wider && !at::is_expandable_to(mask, map))) return false;
+  return add_dense_result(learned, known.outputs[0], is_wider ? mask : map);
 }
 
 // Where all are dense and of one size, so is the result.
@@ -109,6 +144,7 @@ bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<
   const bool keeps_all_strides = name == "aten::clone";  // those of dims of one element, too: it has a rule of its own
   if (!is_elementwise || keeps_all_strides || known.outputs.size() > 1 || depends_on_values(known, args, varies)) return false;
   if (known.outputs.empty()) return infer_written(learned, known);
+  if (name == "aten::masked_fill") return infer_masked_fill(learned, known);
   const Layout* space = nullptr;
   bool is_plain = true;
   for (const auto& input : learned.inputs) {
@@ -118,8 +154,8 @@ bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<
   }
   if (!space || space->numel() == 0) return false;
   if (is_plain) return add_dense_result(learned, known.outputs[0], space->sizes);
-  if (!op.is_pointwise || !was_pointwise(known, learned)) return false;
-  const auto layout = pointwise_layout(op, learned.inputs);
+  if (!op.is_pointwise || is_structured(op)) return false;  // a shape function knows better
+  const auto layout = pointwise_result(learned, known);
   return layout && layout->numel() > 0 && add_dense_result(learned, known.outputs[0], layout->sizes, layout->strides);
 }
 

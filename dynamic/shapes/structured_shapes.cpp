@@ -266,6 +266,8 @@ std::optional<Layout> only_result(std::optional<ResultLayouts> results) {
 
 }  // namespace
 
+bool is_structured(const graph::OpInfo& op) { return find_structured(op) != nullptr; }
+
 std::optional<ResultLayouts> structured_results(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args) {
   const auto* shape = find_structured(op);
   return shape ? call_shape(op, *shape, without_values(op, args)) : std::nullopt;

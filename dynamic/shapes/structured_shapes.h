@@ -16,6 +16,9 @@ using ResultLayouts = c10::SmallVector<graph::Layout, 2>;
 // structured, or refuses these arguments, or warns of them.
 std::optional<ResultLayouts> structured_results(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
 
+// Whether a shape function says what comes out.
+bool is_structured(const graph::OpInfo& op);
+
 // What self[indices] is of; indices are numbers, not truth values. Nothing where they do not fit.
 std::optional<graph::Layout> indexed_layout(const graph::OpInfo& op, at::ArrayRef<c10::IValue> self_and_indices);
 
