@@ -16,6 +16,9 @@ class Host {
   // The same without signals: a kernel that was started is not interrupted in eager either.
   virtual void wait_released_uninterrupted(bool (*wait)(void*), void* argument) = 0;
   virtual std::unique_ptr<tracer::ProgramCounter> create_program_counter() = 0;
+  // This thread leads a call from now on: the language's other threads have to wait for what is pending, where they do
+  // not yet (tracer::enable_foreign), before they go on. Called with the language's lock held.
+  virtual void call_begins() {}
 };
 
 }  // namespace lockstep::coexec

@@ -189,6 +189,7 @@ void Session::begin(Function& function, Way way) {
                   (phase_ == Phase::kTracing ? " is recorded" : " runs in lockstep"));
   recorder_ = std::exchange(function.next_recorder, nullptr);
   if (recorder_) recorder_->begin();
+  host_.call_begins();
   listen(true);
 }
 
@@ -377,7 +378,7 @@ void Session::drain_from_other_thread() {
 
 std::vector<Session*> Session::drain_all_from_other_thread() {
   auto sessions = all();
-  std::erase_if(sessions, [](const Session* session) { return !session->is_active(); });
+  std::erase_if(sessions, [](const Session* session) { return !session->is_active() || session == t_session.session; });
   for (Session* session : sessions) session->drain_from_other_thread();
   return sessions;
 }
@@ -498,7 +499,9 @@ class ForeignListener final : public tracer::OpSink {
  public:
   void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override {
     c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
-    for (Session* session : Session::drain_all_from_other_thread()) session->note_foreign_op();
+    const auto sessions = Session::drain_all_from_other_thread();
+    for (Session* session : sessions) session->note_foreign_op();
+    if (sessions.empty()) tracer::rest_if_lent();
     op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);  // below the hook, as everywhere
   }
 };

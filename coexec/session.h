@@ -58,7 +58,8 @@ class Session final : public tracer::OpSink {
   static void on_raw_access(Link* link);
   void forget_locked(Link* link);       // links_lock held
   void drain_from_other_thread();
-  static std::vector<Session*> drain_all_from_other_thread();  // those that are active
+  // Those that are active, without the one of this thread.
+  static std::vector<Session*> drain_all_from_other_thread();
   // While set, nothing stays pending: C++ above the hook reads the memory of what it asks for.
   bool set_synchronous(bool on) { return std::exchange(synchronous_, on); }
   // While set, PyTorch's kernels run at once on this thread; nothing is pending when it begins. A recorder wants events.

@@ -3,6 +3,9 @@
 #include <Python.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <atomic>
+
+#include "tracer/hook.h"
 #include "tracer/python_frames.h"
 
 namespace lockstep::bindings {
@@ -50,6 +53,17 @@ void check_signals() {
   PyGILState_Release(gil);
 }
 
+// The main thread runs before `import lockstep`, and is not to pay for each op while there are no calls: it is told of
+// one on another thread as it is told of signals, before it goes on with whatever that thread hands over.
+std::atomic<unsigned long> main_thread{0};
+std::atomic<bool> is_main_thread_told{false};
+
+int tell_main_thread(void*) {
+  is_main_thread_told = false;
+  tracer::lend_foreign();
+  return 0;
+}
+
 class PythonHost final : public coexec::Host {
  public:
   void wait_released(bool (*wait)(void*), void* argument) override {
@@ -69,9 +83,18 @@ class PythonHost final : public coexec::Host {
   std::unique_ptr<tracer::ProgramCounter> create_program_counter() override {
     return tracer::create_python_program_counter();
   }
+  void call_begins() override {
+    if (PyThread_get_thread_ident() == main_thread || is_main_thread_told.exchange(true)) return;
+    if (Py_AddPendingCall(&tell_main_thread, nullptr) != 0) is_main_thread_told = false;
+  }
 };
 
 }  // namespace
+
+void set_main_thread(unsigned long ident) {
+  main_thread = ident;
+  is_main_thread_told = false;
+}
 
 coexec::Host& python_host() {
   static auto* host = new PythonHost;

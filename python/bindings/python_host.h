@@ -6,5 +6,7 @@
 namespace lockstep::bindings {
 
 coexec::Host& python_host();
+// Which thread runs the interpreter's pending calls.
+void set_main_thread(unsigned long ident);
 
 }  // namespace lockstep::bindings

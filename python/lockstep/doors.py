@@ -235,5 +235,6 @@ def install(library) -> None:
     _install_library_door(library)
     _install_op_doors(library)
     _install_extension_door(library)
+    library.set_main_thread(threading.main_thread().ident)
     os.register_at_fork(before=library.before_fork, after_in_child=library.after_fork_in_child)
     atexit.register(library.stop_threads)

@@ -208,3 +208,139 @@ def test_a_kernel_in_python_that_was_there_before_the_import_runs_where_it_is_as
         """
     )
     assert done.stdout == "[1, 1, 1, 1]\n"
+
+
+# ---- threads that take turns: as in eager, what one has asked for is done when the next goes on
+
+
+LARGE = torch.ones(1500, 1500)
+
+
+def slowly():
+    """Zero, some time later."""
+    return (LARGE @ LARGE @ LARGE)[0, 0] * 0
+
+
+def in_both(run):
+    """What `run(decorate)` gives eagerly, and in lockstep behind."""
+
+    def decorate(fn):
+        return lockstep.function(fn, when="always", runner="behind", numerics="strict")
+
+    return run(lambda fn: fn), run(decorate)
+
+
+@pytest.mark.parametrize("look", ["op", "item", "numpy", "draw", "state", "write"])
+def test_the_main_thread_waits_for_calls_of_others(look):
+    """It ran before the import, and is in no call."""
+    looks = {
+        "op": lambda p: (p * 2).sum().item(),
+        "item": lambda p: p[0, 0].item(),
+        "numpy": lambda p: p.numpy().sum().item(),
+        "draw": lambda p: torch.rand(1).item(),
+        "state": lambda p: torch.get_rng_state().tolist(),
+        "write": lambda p: p.mul_(2).sum().item(),
+    }
+
+    def run(decorate):
+        asked, seen, out, others = queue.Queue(), queue.Queue(), [], []
+        p = torch.zeros(50, 50)
+        torch.manual_seed(0)
+
+        @decorate
+        def train():
+            late = slowly()
+            p.add_(late + 1)
+            drawn = torch.rand(4) + late
+            asked.put(None)
+            seen.get(timeout=60)
+            return drawn
+
+        def work():
+            for _ in range(5):
+                others.append(train().sum().item())
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        for _ in range(5):
+            asked.get(timeout=60)
+            out.append(looks[look](p))
+            seen.put(None)
+        thread.join()
+        return out, others, p.sum().item()
+
+    eager, fast = in_both(run)
+    assert fast == eager
+
+
+@pytest.mark.parametrize("look", ["draw", "state"])
+def test_two_calls_that_draw_by_turns(look):
+    def run(decorate):
+        drawn, seen, out = queue.Queue(), queue.Queue(), []
+        torch.manual_seed(0)
+
+        @decorate
+        def first():
+            t = torch.rand(8) + slowly()
+            u = t * 0 + torch.rand(8)
+            drawn.put(None)
+            seen.get(timeout=60)
+            return t + u
+
+        @decorate
+        def second(x):
+            x = x * 2
+            drawn.get(timeout=60)
+            what = torch.rand(2) if look == "draw" else torch.get_rng_state()
+            seen.put(None)
+            return what, x
+
+        for i in range(5):
+            thread = threading.Thread(target=lambda: out.append(first().tolist()))
+            thread.start()
+            out.append([t.tolist() for t in second(torch.ones(3) * i)])
+            thread.join()
+        return sorted(out, key=str)
+
+    eager, fast = in_both(run)
+    assert fast == eager
+
+
+def test_a_finalizer_waits_for_calls_of_others():
+    """It runs at a random place of a call, here with a value that another call has not computed."""
+
+    class Doubles:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __del__(self):
+            log.append(self.tensor * 2)
+
+    log = []
+
+    def run(decorate):
+        log.clear()
+        made, taken = queue.Queue(), queue.Queue()
+
+        @decorate
+        def produce(i):
+            made.put((torch.full((50, 50), float(i)) + slowly()).detach())
+            taken.get(timeout=60)
+
+        @decorate
+        def consume():
+            x = torch.ones(30)
+            holder = Doubles(made.get(timeout=60))
+            del holder
+            taken.put(None)
+            return x + 1
+
+        for i in range(5):
+            thread = threading.Thread(target=produce, args=(i,))
+            thread.start()
+            consume()
+            thread.join()
+        return [bits(tensor) for tensor in log]
+
+    eager, fast = in_both(run)
+    assert len(eager) == 5 and fast == eager
