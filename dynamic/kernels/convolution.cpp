@@ -336,9 +336,11 @@ bool is_finite(const Tensor& weights) {
   return holds;
 }
 
+// Windows on the gradient of a map reach over its edge without padding, too, where some of PyTorch's kernels multiply.
+bool meets_edges(int way) { return way == kByColumns || way == kByStrips; }
 // These ways multiply by the zeros around a map, which eager leaves out: with what is not finite that is not the same.
 bool multiplies_padding(int way, const ConvolutionShape& s) {
-  return (way == kByColumns || way == kByStrips) && (s.padding[0] > 0 || s.padding[1] > 0);
+  return meets_edges(way) && (s.padding[0] > 0 || s.padding[1] > 0);
 }
 
 Tensor plus_bias(Tensor map, const Optional& bias) {
@@ -359,7 +361,7 @@ Tensor forward_by(int way, const Tensor& input, const Tensor& weight, const Opti
 }
 
 Tensor input_gradient_by(int way, const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
-  if (multiplies_padding(way, s) && !is_finite(weight)) return {};
+  if (meets_edges(way) && !is_finite(weight)) return {};
   switch (way) {
     case kByColumns: return input_gradient_by_columns(gradient, weight, s);
     case kBySamples: return input_gradient_by_samples(gradient, weight, s);

@@ -81,6 +81,23 @@ bool has_empty_pixel(const Tensor& map) {
   return found;
 }
 
+// Whether some windows have taps that are zero beside others that are not, such as masks leave: sums of those would let
+// a little through of pixels that must not count.
+bool has_masked_windows(const Tensor& weight) {
+  const auto* taps = weight.const_data_ptr<float>();
+  std::atomic<bool> found{false};
+  shared_loop(0, weight.numel() / kTaps, 1 << 12, [&](int64_t begin, int64_t end) {
+    int64_t zeros = 0;
+#pragma omp simd reduction(+ : zeros)
+    for (int64_t i = begin * kTaps; i < end * kTaps; ++i) zeros += taps[i] == 0;
+    for (int64_t w = begin; zeros > 0 && w < end; ++w) {
+      const auto of_window = std::count(taps + w * kTaps, taps + (w + 1) * kTaps, 0.0f);
+      if (of_window > 0 && of_window < kTaps) found = true;
+    }
+  });
+  return found;
+}
+
 // Windows (from, 9, to) as tiles (16, from, to). The windows are gone then.
 Tensor transformed(Tensor&& given) {
   const Tensor windows = std::move(given);
@@ -319,7 +336,7 @@ size_t winograd_block_bytes() { return loop_threads() * kBlockFloats * sizeof(fl
 
 Tensor forward_by_winograd(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                            const ConvolutionShape& s) {
-  if (has_empty_pixel(input)) return {};
+  if (has_masked_windows(weight) || has_empty_pixel(input)) return {};
   auto taps = at::empty({s.c, kTaps, s.o}, weight.options());
   turn_matrices(weight.const_data_ptr<float>(), taps.mutable_data_ptr<float>(), sizeof(float), 1, s.o, s.c * kTaps,
                 /*in_parallel=*/true);
@@ -328,7 +345,7 @@ Tensor forward_by_winograd(const Tensor& input, const Tensor& weight, const std:
 
 // A convolution of the gradient with the windows turned round.
 Tensor input_gradient_by_winograd(const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
-  if (has_empty_pixel(gradient)) return {};
+  if (has_masked_windows(weight) || has_empty_pixel(gradient)) return {};
   auto taps = at::empty({s.o, kTaps, s.c}, weight.options());
   auto* turned = taps.mutable_data_ptr<float>();
   const auto* windows = weight.const_data_ptr<float>();

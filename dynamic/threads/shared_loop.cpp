@@ -24,6 +24,8 @@ BoardScope::~BoardScope() { t_board = before_; }
 
 WorkBoard* board_of_this_thread() { return t_board && t_board->is_on() ? t_board : nullptr; }
 int number_in_loop() { return t_number >= 0 ? t_number : at::get_thread_num(); }
+WithoutNumber::WithoutNumber() : before_(std::exchange(t_number, -1)) {}
+WithoutNumber::~WithoutNumber() { t_number = before_; }
 
 // Kernels below use this thread alone, as they do in a parallel region.
 bool WorkBoard::take_parts(Loop& loop, int thread) {

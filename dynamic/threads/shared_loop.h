@@ -94,6 +94,16 @@ inline int loop_threads() { return has_board() ? WorkBoard::kThreads : at::get_n
 inline double team_handicap() { return has_board() ? 1.6 : 1.0; }
 // In a part of a loop: which of the threads this is.
 int number_in_loop();
+// A loop within a part, on that part's thread alone, counts from 0.
+class WithoutNumber {
+ public:
+  WithoutNumber();
+  ~WithoutNumber();
+  WithoutNumber(const WithoutNumber&) = delete;
+
+ private:
+  int before_;
+};
 
 // body(begin, end) for parts of [begin, end), each with `grain` items at least if there are as many. Like
 // at::parallel_for, which it is where there is no board.
@@ -101,7 +111,10 @@ template <class Body>
 void shared_loop(int64_t begin, int64_t end, int64_t grain, const Body& body, Weight weight = Weight::kUsual) {
   constexpr int64_t kParts = 8;
   WorkBoard* board = board_of_this_thread();
-  if (!board) return at::parallel_for(begin, end, grain, body);
+  if (!board) {
+    const WithoutNumber numbers_of_its_own;
+    return at::parallel_for(begin, end, grain, body);
+  }
   if (end <= begin) return;
   if (end - begin <= grain) return body(begin, end);
   const auto part = [](const void* argument, int64_t first, int64_t last) {

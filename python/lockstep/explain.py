@@ -126,7 +126,8 @@ class Explanation:
             for name, value in auto.items()
             if name.endswith("_seconds") and value
         )
-        times = f"of a call, measured {auto['measurements']} times"
+        count = auto["measurements"]
+        times = f"of a call, measured {'once' if count == 1 else f'{count} times'}"
         return [f"  auto chose {auto['way']}: {figures} ({times})"]
 
     def _reasons_text(self) -> list[str]:

@@ -341,6 +341,30 @@ TEST_F(ByTiles, WhereAWindowSeesOnlyZerosIsZero) {
   EXPECT_EQ((backward(slope, dot, w)[1] != 0).sum().item<int64_t>(), 16 * 32) << "the middle tap alone";
 }
 
+// As in autoregressive nets: what a mask leaves out must not count, however large it is.
+TEST_F(ByTiles, MaskedWeightsLetNothingThrough) {
+  const auto x = at::randn({2, 32, 30, 30});
+  auto w = at::randn({16, 32, 3, 3});
+  w.select(0, 3).zero_();  // no mask: all of a window
+  auto mask = at::ones({3, 3});
+  mask[1].slice(0, 1).zero_();
+  mask[2].zero_();
+  const auto masked = w * mask, later = at::zeros({2, 32, 30, 30});
+  later.slice(2, 15).fill_(1e6);
+  EXPECT_TRUE(at::equal(forward(x, masked).slice(2, 0, 15), forward(x + later, masked).slice(2, 0, 15)));
+  auto gradient = at::zeros({2, 16, 30, 30});
+  gradient.slice(2, 0, 15).copy_(at::randn({2, 16, 15, 30}));
+  const auto eager = std::get<0>(
+      at::convolution_backward(gradient, x, masked, {}, one, one, one, false, zero, 1, {true, true, false}));
+  EXPECT_TRUE(at::equal(backward(gradient, x, masked)[0] == 0, eager == 0));
+  EXPECT_GT((eager == 0).sum().item<int64_t>(), 0);
+  auto pruned = w.clone();
+  pruned.select(1, 7).select(1, 2).zero_();  // a row of taps of one channel
+  auto other = x.clone();
+  other.select(1, 7).slice(1, 15).fill_(1e6);
+  EXPECT_TRUE(at::equal(forward(x, pruned).slice(2, 0, 14), forward(other, pruned).slice(2, 0, 14)));
+}
+
 // Adam makes a whole step of what rounding leaves where eager has zero.
 TEST_F(ByTiles, AGradientOfWeightsOfZerosAloneIsZero) {
   const auto w = at::randn({32, 32, 3, 3});
@@ -401,6 +425,26 @@ TEST(Convolution, WhatIsNotFiniteMeetsNoPadding) {
       gradient[0][0][0][0].fill_(INFINITY);
       check("gradient");
     }
+  }
+}
+
+// The gradient's windows reach over its edge also where the map has no padding; so do those of a transposed convolution.
+TEST(Convolution, WhatIsNotFiniteMeetsNoEdges) {
+  const std::vector<int64_t> two{2, 2}, one{1, 1}, zero{0, 0};
+  at::manual_seed(6);
+  const auto x = at::randn({8, 3, 33, 33}), gradient = at::randn({8, 8, 16, 16});
+  auto w = at::randn({8, 3, 3, 3});
+  w[0][0][0][0].fill_(INFINITY);
+  const auto eager = at::convolution_backward(gradient, x, w, {}, two, zero, one, false, zero, 1, {true, true, false});
+  const auto transposed = at::convolution(gradient, w, {}, two, zero, one, true, zero, 1);
+  for (const int way : {2, 5}) {
+    torch::jit::Stack back{gradient, x, w, c10::IValue(), two, zero, one, false, zero, int64_t{1}, c10::List<bool>({true, true, false})};
+    torch::jit::Stack stack{gradient, w, c10::IValue(), two, zero, one, true, zero, int64_t{1}};
+    forced_way = way;
+    EXPECT_TRUE(try_convolution_backward(back) && try_convolution(stack));
+    forced_way = -1;
+    EXPECT_TRUE(at::equal(back[0].toTensor().isnan(), std::get<0>(eager).isnan())) << way;
+    EXPECT_TRUE(at::equal(stack[0].toTensor().isnan(), transposed.isnan())) << way;
   }
 }
 

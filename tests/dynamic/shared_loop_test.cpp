@@ -48,6 +48,21 @@ TEST_F(SharedLoops, WhoWaitsTakesParts) {
   while (board.helped() == 0) std::this_thread::yield();
 }
 
+// Memory that a loop has for each of its threads is indexed by their numbers.
+TEST_F(SharedLoops, LoopsWithinPartsCountFromZero) {
+  std::atomic<bool> was_there[2] = {false, false};
+  shared_loop(0, 8, 1, [&](int64_t, int64_t) {
+    const int number = number_in_loop();
+    was_there[number] = true;
+    const int threads = loop_threads();
+    shared_loop(0, 4, 1, [&](int64_t, int64_t) { EXPECT_LT(number_in_loop(), threads); });
+    EXPECT_EQ(number_in_loop(), number);
+    const auto end = std::chrono::steady_clock::now() + 5s;
+    while (!(was_there[0] && was_there[1]) && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  });
+  EXPECT_TRUE(was_there[0] && was_there[1]);
+}
+
 // So what one thread wrote in a loop is what it reads in the next one.
 TEST_F(SharedLoops, OneTakesPartsFromTheFrontAndTheOtherOneFromTheBack) {
   for (int round = 0; round < 20; ++round) {

@@ -24,6 +24,44 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+# ---- sizes
+
+
+def test_gradients_in_new_sizes_lie_as_in_eager():
+    """In the order of dims of what went forward, whatever order the gradient comes in."""
+
+    def step(n):
+        generator = torch.Generator().manual_seed(n)
+        x = torch.randn(2, n, 80, generator=generator, requires_grad=True)
+        gradients = []
+        for k in range(2):
+            h = torch.relu(x)
+            turned = h.transpose(1, 2).contiguous() * torch.randn(80, n, generator=generator)
+            gradients += torch.autograd.grad(h.sum() if k == 0 else turned.sum(), x)
+        return *(g.stride() for g in gradients), gradients[1].view(-1), gradients[1].sum()
+
+    fast = lockstep.function(step, when="always")
+    for n in range(40, 52):
+        *strides, flat, total = fast(n)
+        *eager_strides, eager_flat, eager_total = step(n)
+        assert strides == eager_strides
+        assert bits(flat) == bits(eager_flat) and bits(total) == bits(eager_total)
+    assert lockstep.stats(fast)["traced_calls"] < 6
+
+
+def test_masked_fill_in_new_sizes_makes_a_copy_in_the_order_of_dims():
+    def step(n):
+        generator = torch.Generator().manual_seed(n)
+        x, mask = torch.randn(3, 8, n, generator=generator), torch.rand(3, n, 8) > 0.5
+        cut = x[:, :, : n - 1], mask.transpose(1, 2)[:, :, : n - 1]
+        filled = [a.masked_fill(b, 0.0) for a, b in (cut, (x.transpose(1, 2), mask))]
+        return [(a.stride(), a.is_contiguous()) for a in filled]
+
+    fast = lockstep.function(step, when="always")
+    for n in range(5, 13):
+        assert fast(n) == step(n)
+
+
 # ---- branches
 
 
