@@ -74,7 +74,7 @@ void Session::arrive(c10::DispatchKeySet keys) {
 
 void Session::go_on(const OpInfo& op, torch::jit::Stack* stack) {
   auto foreign = collect_operands(op, torch::jit::last(*stack, op.args.size()));
-  if (op.draws) drain_all_from_other_thread();  // they may draw from the same generator
+  if (op.draws) drain_others();  // they may draw from the same generator
   if (place_.unrecorded) {  // at a random place: not part of the program's way
     function_->counters.eager_ops++;
     function_->counters.reasons[static_cast<int>(Reason::interrupted)]++;

@@ -376,7 +376,7 @@ void Session::drain_from_other_thread() {
   for (Link* link : ready) publish(link);
 }
 
-std::vector<Session*> Session::drain_all_from_other_thread() {
+std::vector<Session*> Session::drain_others() {
   auto sessions = all();
   std::erase_if(sessions, [](const Session* session) { return !session->is_active() || session == t_session.session; });
   for (Session* session : sessions) session->drain_from_other_thread();
@@ -499,7 +499,7 @@ class ForeignListener final : public tracer::OpSink {
  public:
   void on_op(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override {
     c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
-    const auto sessions = Session::drain_all_from_other_thread();
+    const auto sessions = Session::drain_others();
     for (Session* session : sessions) session->note_foreign_op();
     if (sessions.empty()) tracer::rest_if_lent();
     op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);  // below the hook, as everywhere

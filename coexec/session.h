@@ -59,7 +59,7 @@ class Session final : public tracer::OpSink {
   void forget_locked(Link* link);       // links_lock held
   void drain_from_other_thread();
   // Those that are active, without the one of this thread.
-  static std::vector<Session*> drain_all_from_other_thread();
+  static std::vector<Session*> drain_others();
   // While set, nothing stays pending: C++ above the hook reads the memory of what it asks for.
   bool set_synchronous(bool on) { return std::exchange(synchronous_, on); }
   // While set, PyTorch's kernels run at once on this thread; nothing is pending when it begins. A recorder wants events.

@@ -103,11 +103,12 @@ std::optional<Layout> layout_in_order(const Signature& signature, const Order& o
 
 // Of ops without a shape function, whose operands lie in another order than the standard one. The kernel is known to have
 // walked its tensors as pointwise kernels do where its result lies as theirs would, which says nothing where others have
-// theirs in that order, too. All ways to take the operands that explain what is known have to agree.
+// theirs in that order, too. All ways to take the operands that explain what is known have to agree; `where` takes them as
+// they come.
 std::optional<Layout> pointwise_result(const Signature& learned, const Signature& known) {
   Order order(known.inputs.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  if (known.op->base == "aten::where") return layout_in_order(learned, order);
+  const bool is_order_known = known.op->base == "aten::where";
   std::optional<Layout> result;
   do {
     for (const bool takes_number : {false, order.size() < 3}) {
@@ -118,8 +119,8 @@ std::optional<Layout> pointwise_result(const Signature& learned, const Signature
       if (!layout || (result && result->strides != layout->strides)) return std::nullopt;
       result = layout;
     }
-  } while (std::next_permutation(order.begin(), order.end()));
-  if (result && !has_standard_strides(*result) && has_standard_strides(known.outputs[0])) return std::nullopt;
+  } while (!is_order_known && std::next_permutation(order.begin(), order.end()));
+  if (!is_order_known && result && !has_standard_strides(*result) && has_standard_strides(known.outputs[0])) return std::nullopt;
   return result;
 }
 

@@ -57,7 +57,7 @@ void pass(const Door& door, PyObject* self, PyObject* first) {
   if (door.kind == DoorKind::kScope) return;
   if (door.kind == DoorKind::kDrain || door.kind == DoorKind::kAlone) {
     if (auto* leader = coexec::Session::active_on_this_thread()) leader->drain();
-    coexec::Session::drain_all_from_other_thread();  // settings and generators are everybody's
+    coexec::Session::drain_others();  // settings and generators are everybody's
     return;
   }
   if (PyObject* subject = subject_of(self, first)) pass_tensor(THPVariable_Unpack(subject), door.kind);
