@@ -10,6 +10,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "coexec/call_gaps.h"
 #include "coexec/policy.h"
 #include "coexec/worker_habit.h"
 #include "dynamic/kernels/kernel_choice.h"
@@ -47,6 +48,7 @@ struct Function : std::enable_shared_from_this<Function> {
   std::atomic<std::thread::id> busy_thread{};  // whose call it is, while it is busy
   uint64_t memo_epoch = 0;       // of the signatures that the nodes point to
   Policy policy{!dynamic::has_one_core()};  // of when="auto"
+  CallGaps gaps;
   dynamic::Problem way_problem;  // under which the policy's choice is remembered; empty until the function is known
   bool is_session = false;       // one call that goes on, not one of many
   bool is_auto = false;

@@ -47,6 +47,7 @@ constexpr uint64_t kMaxSettle = 4096;
 constexpr double kMaxSettleSeconds = 60;  // where more calls than that are needed to make up for the measurement
 constexpr uint64_t kAdoptedSettle = 1024;  // the same, where another function's choice was adopted
 constexpr double kMeasuringShare = 0.01;  // of all time that calls of the slower ways may cost, to measure them
+constexpr double kClearGap = 2.8;      // standard errors: in a single pass, each of one way is longer than all of the other
 constexpr double kAdvantage = 0.98;    // the other way must be this much faster to be taken: less is within the noise
 
 constexpr int kPointlessCalls = 3;
@@ -66,11 +67,11 @@ struct Estimate {
   double mean, error;
 };
 
-using Samples = std::vector<double>;
+size_t pass_count(const WaySamples& samples) { return samples.seconds.size() / kInPass; }
 
-size_t pass_count(const Samples& samples) { return samples.size() / kInPass; }
-
-std::span<const double> pass_of(const Samples& samples, size_t pass) { return std::span(samples).subspan(pass * kInPass, kInPass); }
+std::span<const double> pass_of(const WaySamples& samples, size_t pass) {
+  return std::span(samples.seconds).subspan(pass * kInPass, kInPass);
+}
 
 // Without the largest sample: a pause of the machine is not the function's.
 double mean_of(std::span<const double> pass) {
@@ -78,7 +79,7 @@ double mean_of(std::span<const double> pass) {
 }
 
 // What drifts from pass to pass meets all ways alike, so that only scatter within passes counts as an error.
-Estimate estimate(const Samples& samples) {
+Estimate estimate(const WaySamples& samples) {
   double sum = 0, squares = 0, count = 0;
   for (size_t number = 0; number < pass_count(samples); ++number) {
     const auto pass = pass_of(samples, number);
@@ -89,7 +90,7 @@ Estimate estimate(const Samples& samples) {
     sum += mean * (kInPass - 1);
     count += kInPass - 1;
   }
-  return {sum / count, std::sqrt(squares / (count - 1) / count)};
+  return {sum / count + samples.between, std::sqrt(squares / (count - 1) / count)};
 }
 
 double median(std::vector<double> values) {
@@ -99,11 +100,20 @@ double median(std::vector<double> values) {
 }
 
 // Pass by pass: a machine that is slow for the length of one pass decides nothing.
-std::vector<double> ratios(const Samples& samples, const Samples& base) {
+std::vector<double> ratios(const WaySamples& samples, const WaySamples& base) {
   std::vector<double> ratios;
   for (size_t pass = 0; pass < std::min(pass_count(samples), pass_count(base)); ++pass)
-    ratios.push_back(mean_of(pass_of(samples, pass)) / mean_of(pass_of(base, pass)));
+    ratios.push_back((mean_of(pass_of(samples, pass)) + samples.between) / (mean_of(pass_of(base, pass)) + base.between));
   return ratios;
+}
+
+// Standard errors by which values of one kind come before those of another, by their ranks (Mann and Whitney's test).
+double rank_distance(const std::vector<double>& low, const std::vector<double>& high) {
+  double wins = 0;
+  for (const double a : low)
+    for (const double b : high) wins += a < b ? 1 : a == b ? 0.5 : 0;
+  const auto n = static_cast<double>(low.size()), m = static_cast<double>(high.size());
+  return (wins - n * m / 2) / std::sqrt(n * m * (n + m + 1) / 12);
 }
 
 }  // namespace
@@ -135,6 +145,7 @@ void Policy::begin_round(bool is_another_way) {
   seen_ = 0;
   settling_ = sum_ = lost_ = 0;
   summed_calls_ = lost_calls_ = 0;
+  summed_gaps_.clear();
   skipped_ = !is_another_way ? 0 : state_ == State::kGlancing ? kSkippedAtAGlance : kSkipped;
 }
 
@@ -148,7 +159,7 @@ void Policy::start(State state) {
   if (state == State::kMeasuring) measuring_seconds_ = 0, lost_seconds_.fill(0);
   passed_over_ = 0;
   measured_calls_.fill(0);
-  for (auto& samples : samples_) samples.clear();
+  samples_.fill({});
 }
 
 // Of those that were not dropped, over all passes.
@@ -157,6 +168,19 @@ Way Policy::fastest_measured() const {
   for (int i = 0; i < kWayCount; ++i)
     if (!is_dropped_[i] && (fastest < 0 || median(ratios(samples_[i], samples_[fastest])) < 1)) fastest = i;
   return static_cast<Way>(fastest);
+}
+
+// Gaps scatter by themselves, for data are waited for and results looked at: only what is clearly apart counts, and at most
+// as much as a call takes.
+void Policy::compare_gaps() {
+  const WaySamples* shortest = nullptr;
+  for (const auto& samples : samples_)
+    if (pass_count(samples) > 0 && (!shortest || median(samples.gaps) < median(shortest->gaps))) shortest = &samples;
+  for (auto& samples : samples_) {
+    samples.between = 0;
+    if (pass_count(samples) > 0 && rank_distance(shortest->gaps, samples.gaps) > kClearGap)
+      samples.between = std::min(median(samples.gaps) - median(shortest->gaps), estimate(samples).mean);
+  }
 }
 
 void Policy::drop_slow_ways() {
@@ -188,6 +212,7 @@ void Policy::next_round() {
     round_ = 0;
     if (state_ == State::kGlancing) return end_glance();
     ++passes_;
+    compare_gaps();
     drop_slow_ways();
     const int least = has_short_calls_ ? kMinPassesOfShort : 0;
     if (passes_ == kMaxPasses || (passes_ >= least && is_clear())) return decide();
@@ -198,7 +223,7 @@ void Policy::next_round() {
 // What disturbs a call makes it slower: the faster of two says more.
 void Policy::end_glance() {
   const auto fastest = [this](Way way) {
-    const auto& samples = samples_[static_cast<int>(way)];
+    const auto& samples = samples_[static_cast<int>(way)].seconds;
     const bool is_known = !is_dropped_[static_cast<int>(way)] && !samples.empty();
     return is_known ? *std::min_element(samples.begin(), samples.end()) : std::numeric_limits<double>::infinity();
   };
@@ -212,9 +237,11 @@ void Policy::end_glance() {
 // A way that is many times slower than another costs more to measure than all the others.
 bool Policy::is_lost(double seconds) {
   double best = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kWayCount; ++i)
-    if (!is_dropped_[i] && i != static_cast<int>(choose()) && !samples_[i].empty())
-      best = std::min(best, std::accumulate(samples_[i].begin(), samples_[i].end(), 0.0) / static_cast<double>(samples_[i].size()));
+  for (int i = 0; i < kWayCount; ++i) {
+    const auto& others = samples_[i].seconds;
+    if (!is_dropped_[i] && i != static_cast<int>(choose()) && !others.empty())
+      best = std::min(best, std::accumulate(others.begin(), others.end(), 0.0) / static_cast<double>(others.size()));
+  }
   if (seconds < kLost * best) {
     lost_ = 0;
     lost_calls_ = 0;
@@ -273,7 +300,7 @@ void Policy::settle(uint64_t calls) {
   settle_calls_ = calls;
   settled_for_ = 0;
   settled_seconds_ = 0;
-  usual_ = figures_.seconds[static_cast<int>(figures_.way)];
+  usual_ = std::max(0.0, figures_.seconds[static_cast<int>(figures_.way)] - samples_[static_cast<int>(figures_.way)].between);
   watched_seconds_ = longest_watched_ = 0;
   watched_calls_ = 0;
   start(State::kSettled);
@@ -298,7 +325,7 @@ void Policy::adopt(Way way) {
   settle(kAdoptedSettle);
 }
 
-void Policy::note_measured(Way way, double seconds, bool does_count) {
+void Policy::note_measured(Way way, double seconds, bool does_count, double between) {
   ++measured_calls_[static_cast<int>(way)];
   measuring_seconds_ += seconds;
   if (does_count && is_lost(seconds)) {
@@ -310,15 +337,17 @@ void Policy::note_measured(Way way, double seconds, bool does_count) {
     ++passed_over_;
     return;
   }
+  auto& samples = samples_[static_cast<int>(way)];
+  summed_gaps_.push_back(between);
   sum_ += seconds;
   if (++summed_calls_ < kMaxCallsOfASample && sum_ < kSampleSeconds) return;
   has_short_calls_ = summed_calls_ > 1;
-  auto& samples = samples_[static_cast<int>(way)];
-  samples.push_back(std::exchange(sum_, 0) / std::exchange(summed_calls_, 0));
-  if (state_ == State::kGlancing || samples.size() % kSamples == 0) next_round();
+  samples.seconds.push_back(std::exchange(sum_, 0) / std::exchange(summed_calls_, 0));
+  samples.gaps.push_back(median(std::exchange(summed_gaps_, {})));
+  if (state_ == State::kGlancing || samples.seconds.size() % kSamples == 0) next_round();
 }
 
-void Policy::note(Way way, double seconds, CallKind kind) {
+void Policy::note(Way way, double seconds, CallKind kind, double between) {
   ++seen_;
   if (way != Way::kEager) {
     pointless_calls_ = kind == CallKind::kPointless ? pointless_calls_ + 1 : 0;
@@ -334,12 +363,12 @@ void Policy::note(Way way, double seconds, CallKind kind) {
     case State::kGlancing:
       // Only co-executed calls get on with it: eager has to wait until they can show what they are worth.
       if (kind == CallKind::kPrepared) is_dropped_[static_cast<int>(Way::kEager)] = true;
-      return note_measured(way, seconds, kind != CallKind::kRecorded);
+      return note_measured(way, seconds, kind != CallKind::kRecorded, between);
     case State::kWarmUp:
       warm_calls_ = kind == CallKind::kTypical ? warm_calls_ + 1 : 0;
       if (warm_calls_ >= kWarmCalls || seen_ >= kMaxWarmCalls) start(State::kMeasuring);
       return;
-    case State::kMeasuring: return note_measured(way, seconds, kind == CallKind::kTypical);
+    case State::kMeasuring: return note_measured(way, seconds, kind == CallKind::kTypical, between);
     case State::kSettled:
       is_for_drift_ = kind == CallKind::kTypical && has_drifted(seconds);
       if (++settled_for_ >= settle_calls_ || is_for_drift_) start(State::kMeasuring);

@@ -1,5 +1,6 @@
 // when="auto": measures calls all ways (executed behind the leading thread, with workers that wait awake or asleep, in
-// place by it, or eagerly) now and then and keeps the fastest. Knows no clock: times are handed in.
+// place by it, or eagerly) now and then and keeps the fastest. What lies between calls counts as far as it clearly takes
+// longer with one way than with another: workers that are left awake are in its way. Knows no clock: times are handed in.
 #pragma once
 
 #include <array>
@@ -24,6 +25,13 @@ const char* way_name(Way way);
 // what is left of them takes next to nothing.
 enum class CallKind : uint8_t { kTypical, kPrepared, kRecorded, kPointless };
 
+// Of the calls of one way that count.
+struct WaySamples {
+  std::vector<double> seconds;  // of a call each, or the mean of several
+  std::vector<double> gaps;     // seconds before it, or the median
+  double between = 0;           // how much longer gaps are than with another way, as far as that is clear
+};
+
 class Policy {
  public:
   // Where nothing may run behind, since there is one core, in place and eager are the ways.
@@ -37,12 +45,13 @@ class Policy {
   void guess(double seconds_an_op);
   // Begins with what a function like this one chose, and measures later.
   void adopt(Way way);
-  // After a call that ran as chosen. Only typical ones decide; what prepared ones take is good enough for a glance, which
-  // says how calls run until enough typical ones have come.
-  void note(Way way, double seconds, CallKind kind);
+  // After a call that ran as chosen, `between` seconds after the last one. Only typical ones decide; what prepared ones
+  // take is good enough for a glance, which says how calls run until enough typical ones have come.
+  void note(Way way, double seconds, CallKind kind, double between = 0);
 
   struct Figures {
-    std::array<double, kWayCount> seconds{};  // of a call, at the last measurement; 0: not measured
+    // Of a call, and what lies between calls took longer; at the last measurement. 0: not measured.
+    std::array<double, kWayCount> seconds{};
     uint64_t measurements = 0;
     bool is_settled = false;
     bool is_pointless = false;  // there is nothing to gain: eagerly, and not measured
@@ -55,11 +64,12 @@ class Policy {
   bool is_left_out(Way way) const { return !may_run_behind_ && (way == Way::kBehind || way == Way::kYielding); }
   void start(State state);
   void begin_round(bool is_another_way);
-  void note_measured(Way way, double seconds, bool does_count);
+  void note_measured(Way way, double seconds, bool does_count, double between);
   void next_round();
   void end_glance();
   bool is_settling(double seconds);
   Way fastest_measured() const;
+  void compare_gaps();
   void drop_slow_ways();
   bool is_clear() const;
   void decide();
@@ -72,7 +82,7 @@ class Policy {
   State state_ = State::kFirstCalls;
   Way warm_up_way_;
   Figures figures_;
-  std::array<std::vector<double>, kWayCount> samples_;
+  std::array<WaySamples, kWayCount> samples_;
   std::array<bool, kWayCount> is_dropped_{};  // clearly slower than another: not measured further
   std::array<double, kWayCount> lost_seconds_{};  // of a call, of a way given up in the middle of a pass; or 0
   int round_ = 0;           // of the measurement
@@ -81,6 +91,7 @@ class Policy {
   double settling_ = 0;     // seconds of this round so far that do not count
   double sum_ = 0;          // of the calls that become the next sample
   int summed_calls_ = 0;
+  std::vector<double> summed_gaps_;
   bool has_short_calls_ = false;  // several to a sample
   int pointless_calls_ = 0; // in a row
   int seen_ = 0;            // calls in this state, or in this round

@@ -57,9 +57,9 @@ CallKind kind_of_last_call(const Session& session) {
   return session.was_prepared() ? CallKind::kPrepared : CallKind::kTypical;
 }
 
-void note_time(Function& function, Way way, double seconds, CallKind kind) {
+void note_time(Function& function, Way way, double seconds, CallKind kind, double between) {
   const auto before = function.policy.figures().measurements;
-  function.policy.note(way, seconds, kind);
+  function.policy.note(way, seconds, kind, between);
   const auto figures = function.policy.figures();
   if (figures.measurements == before) return;
   if (!function.way_problem.empty()) coexec::remember_way(function.way_problem, figures.way);
@@ -100,6 +100,7 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
   const auto counted_before = function.counters;
   const int trials_before = function.worker_habit.trials();
   const double begin = now_seconds();
+  const double between = function.gaps.begin(begin);
   const uint64_t begin_ticks = __rdtsc();
   PyObject* result = nullptr;
   if (way == Way::kEager) {
@@ -114,13 +115,14 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
       Py_CLEAR(result);
     }
   }
-  const double seconds = now_seconds() - begin;
+  const double end = now_seconds(), seconds = end - begin;
+  function.gaps.end(end);
   if (is_measured && result) {
     if (function.counters.calls == 1) function.policy.guess(seconds / std::max<double>(1, function.counters.ops));
     auto kind = way == Way::kEager ? CallKind::kTypical : kind_of_last_call(session);
     if (way != Way::kEager && kind != CallKind::kRecorded && function.is_pointless(counted_before, __rdtsc() - begin_ticks))
       kind = CallKind::kPointless;
-    note_time(function, way, seconds, kind);
+    note_time(function, way, seconds, kind, between);
   }
   const bool has_choice = is_measured || function.adapts_workers;
   if (has_choice && result && function.way_problem.empty() && !session.was_recorded()) recall_way(function);

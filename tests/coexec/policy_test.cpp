@@ -401,5 +401,58 @@ TEST(Policy, RecordedCallsAreNotMeasured) {
   EXPECT_TRUE(policy.figures().is_settled);
 }
 
+// The same, with the time between calls that `gap(way, call)` says after a call of that way.
+void run_with_gaps(Policy& policy, int calls, const std::function<double(Way, int)>& seconds,
+                   const std::function<double(Way, int)>& gap) {
+  Way last = policy.choose();
+  for (int call = 0; call < calls; ++call) {
+    const Way way = policy.choose();
+    policy.note(way, seconds(way, call), CallKind::kTypical, gap(std::exchange(last, way), call));
+  }
+}
+
+TEST(Policy, WhatAWayAddsBetweenCallsCounts) {
+  Policy policy;
+  run_with_gaps(policy, kCallsWhereUnclear, fixed(1, 1.1, 1.3, 1), fixed(0.9, 0.2, 0.2, 0.6));
+  ASSERT_TRUE(policy.figures().is_settled);
+  EXPECT_EQ(policy.choose(), Way::kInPlace);
+  EXPECT_NEAR(policy.figures().seconds[static_cast<int>(Way::kBehind)], 1.7, 1e-9);
+  EXPECT_NEAR(policy.figures().seconds[static_cast<int>(Way::kInPlace)], 1.1, 1e-9);
+  EXPECT_NEAR(policy.figures().seconds[static_cast<int>(Way::kYielding)], 1.4, 1e-9);
+}
+
+TEST(Policy, GapsCountAtMostAsMuchAsCalls) {
+  Policy policy;
+  run_with_gaps(policy, kCallsToChoose, fixed(1, 2.5, 2.8, 2.8), fixed(50, 0, 0, 0));
+  ASSERT_TRUE(policy.figures().is_settled);
+  EXPECT_NEAR(policy.figures().seconds[static_cast<int>(Way::kBehind)], 2, 1e-9);
+}
+
+// However long they are. One of a way may by chance be longer than all of another.
+TEST(Policy, GapsThatScatterHardlyEverDecide) {
+  uint32_t state = 1;  // of a linear congruential generator
+  constexpr int kTrials = 400;
+  int others = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    Policy policy;
+    run_with_gaps(policy, kCallsWhereUnclear, [](Way way, int) { return way == Way::kBehind ? 1 : 1.06; },
+                  [&state](Way, int) { return 1e-9 * (state = 1664525 * state + 1013904223); });
+    EXPECT_TRUE(policy.figures().is_settled);
+    others += policy.figures().way != Way::kBehind;
+  }
+  EXPECT_LE(others, kTrials / 100);
+}
+
+TEST(Policy, GapsThatBecomeShorterAreNoReasonToMeasureAgain) {
+  Policy policy;
+  run_with_gaps(policy, kCallsToChoose, fixed(1, 2.5, 2.5, 2.5), fixed(0.9, 0, 0, 0));
+  ASSERT_TRUE(policy.figures().is_settled);
+  ASSERT_EQ(policy.choose(), Way::kBehind);
+  run(policy, 200, [](Way way, int) {
+    EXPECT_EQ(way, Way::kBehind);
+    return 1;
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::coexec
