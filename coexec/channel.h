@@ -27,9 +27,10 @@ class Channel {
   }
   uint64_t push() {
     ++asked_;
-    head_.store(asked_, std::memory_order_seq_cst);
-    if (consumer_sleeps_.load(std::memory_order_seq_cst) && !unattended_.load(std::memory_order_relaxed))
-      nudge();
+    head_.store(asked_, std::memory_order_release);
+    if (unattended_.load(std::memory_order_relaxed)) return asked_;
+    offered_.store(asked_, std::memory_order_seq_cst);
+    if (consumer_sleeps_.load(std::memory_order_seq_cst)) nudge();
     return asked_;
   }
   uint64_t asked() const { return head_.load(std::memory_order_relaxed); }  // on any thread
@@ -52,9 +53,11 @@ class Channel {
   }
 
   // ---- the executing side
-  // While set, whoever waits executes, and the consumer's thread leaves the events alone. Changed while empty.
-  void set_unattended(bool unattended) { unattended_.store(unattended, std::memory_order_release); }
-  bool has_work() const { return !unattended_.load(std::memory_order_acquire) && head_.load(std::memory_order_acquire) > done_.load(std::memory_order_relaxed); }
+  // While set, whoever waits executes, and the consumer's thread leaves the events alone. Changed by the leading side, while
+  // empty.
+  void set_unattended(bool unattended) { unattended_.store(unattended, std::memory_order_relaxed); }
+  // For the consumer's thread, which may look while that changes: so it asks for what it was offered, and nothing else.
+  bool has_work() const { return offered_.load(std::memory_order_acquire) > done_.load(std::memory_order_relaxed); }
   // The event `ahead` places behind the first that is not done; of those that were asked.
   Event& front(size_t ahead = 0) { return ring_[(done_.load(std::memory_order_relaxed) + ahead) & (ring_.size() - 1)]; }
   size_t pending() const { return head_.load(std::memory_order_acquire) - done_.load(std::memory_order_relaxed); }
@@ -109,11 +112,12 @@ class Channel {
   std::vector<Event> ring_;
   alignas(dynamic::kCacheLine) uint64_t asked_ = 0;  // the leading thread's own count
   uint64_t seen_done_ = 0;             // and what it has seen of the other's
+  std::atomic<bool> unattended_{false};
   alignas(dynamic::kCacheLine) std::atomic<uint64_t> head_{0};
+  std::atomic<uint64_t> offered_{0};   // the last one that is for the consumer's thread
   alignas(dynamic::kCacheLine) std::atomic<uint64_t> done_{0};
   alignas(dynamic::kCacheLine) std::atomic<uint64_t> awaited_{~0ull};
   std::atomic<bool> consumer_sleeps_{false};
-  std::atomic<bool> unattended_{false};
   alignas(dynamic::kCacheLine) std::mutex mutex_;
   std::condition_variable progress_, work_;
   bool stopped_ = false;

@@ -159,5 +159,35 @@ TEST(Channel, ALaterWaiterDoesNotHideAnEarlierOne) {
   EXPECT_EQ(awake.load(), 2);
 }
 
+// The leading thread executes some events itself: the consumer takes none of those, at whatever moment it looks.
+TEST(Channel, AConsumerTakesNothingThatIsUnattended) {
+  Channel<Item> channel(8);
+  std::atomic<bool> leads{false};  // events are the leading thread's
+  std::atomic<int> stolen{0};
+  std::atomic<bool> stop{false};
+  std::thread consumer([&] {
+    while (!stop.load(std::memory_order_relaxed)) {
+      if (!channel.has_work()) continue;
+      stolen.fetch_add(leads.load());
+      channel.finish_front();
+    }
+  });
+  for (uint64_t i = 1; i <= 400000 && stolen.load(std::memory_order_relaxed) == 0; ++i) {
+    channel.set_unattended(true);
+    leads.store(true);
+    const uint64_t own = push(channel, i);
+    if (channel.done() < own) channel.finish_front();
+    leads.store(false);
+    channel.set_unattended(false);
+    const uint64_t number = push(channel, i);
+    while (!channel.is_done(number)) {
+    }
+  }
+  stop.store(true);
+  consumer.join();
+  EXPECT_EQ(stolen.load(), 0);
+  EXPECT_EQ(channel.done(), channel.asked());
+}
+
 }  // namespace
 }  // namespace lockstep::coexec
