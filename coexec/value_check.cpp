@@ -55,7 +55,7 @@ bool advanced_index_in_range(const at::Tensor& self, const c10::IValue& indices)
 bool indices_in_range(const std::string& base, at::ArrayRef<c10::IValue> args) {
   const auto& self = args[0].toTensor();
   if (base == "aten::embedding") return in_range(args[1].toTensor(), 0, size_at(self, 0));
-  if (base == "aten::take" || base == "aten::put_")
+  if (base == "aten::take" || base == "aten::put" || base == "aten::put_")
     return in_range(args[1].toTensor(), -self.numel(), self.numel());
   if (base.find("index_put") != std::string::npos || base == "aten::index" || base == "aten::_unsafe_index")
     return args[1].isList() && (dynamic::puts_number_by_mask(args) || advanced_index_in_range(self, args[1]));

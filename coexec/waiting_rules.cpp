@@ -2,6 +2,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <bit>
+#include <tuple>
 
 #include "coexec/session.h"
 #include "coexec/value_check.h"
@@ -205,8 +207,56 @@ bool Session::meets_outside() {
   return true;
 }
 
+namespace {
+
+// By hashing: operations on lists have thousands of operands, and each a storage of its own as a rule.
+bool share_storages(const std::vector<OperandView>& operands) {
+  c10::SmallVector<const c10::StorageImpl*, 64> places(std::bit_ceil(2 * operands.size()), nullptr);
+  const size_t mask = places.size() - 1;
+  for (const auto& view : operands) {
+    if (!view.storage) continue;
+    size_t place = reinterpret_cast<uintptr_t>(view.storage) * 0x9e3779b97f4a7c15 >> 32 & mask;
+    for (; places[place]; place = (place + 1) & mask)
+      if (places[place] == view.storage) return true;
+    places[place] = view.storage;
+  }
+  return false;
+}
+
+// Bytes of a storage, from the first element to behind the last.
+struct Extent {
+  const OperandView* view;
+  int64_t begin, end;
+};
+
+Extent extent_of(const OperandView& view) {
+  const auto& tensor = *view.tensor;
+  const auto item = static_cast<int64_t>(tensor.itemsize());
+  int64_t end = tensor.numel() == 0 ? 0 : 1;
+  for (int64_t dim = 0; dim < tensor.dim() && end > 0; ++dim) end += (tensor.size(dim) - 1) * tensor.stride(dim);
+  return {&view, tensor.storage_offset() * item, (tensor.storage_offset() + end) * item};
+}
+
+// Whether elements of what is written are also another operand's.
+bool overlap_where_written(const std::vector<OperandView>& operands) {
+  if (!share_storages(operands)) return false;
+  std::vector<Extent> extents;
+  for (const auto& view : operands)
+    if (view.storage) extents.push_back(extent_of(view));
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
+    return std::tie(a.view->storage, a.begin) < std::tie(b.view->storage, b.begin);
+  });
+  for (auto one = extents.begin(); one != extents.end(); ++one)
+    for (auto other = one + 1; other != extents.end() && other->view->storage == one->view->storage && other->begin < one->end; ++other)
+      if ((one->view->is_written || other->view->is_written) && !are_apart(*one->view->tensor, *other->view->tensor)) return true;
+  return false;
+}
+
+}  // namespace
+
 bool Session::must_meet_outside() {
   const OperandView* written = nullptr;
+  bool has_more_written = false;
   for (auto& view : operands_) {
     if (!view.storage) continue;
     const bool is_shared = view.link ? view.link->is_exposed() : !owns_plain_memory(view.storage);
@@ -214,8 +264,11 @@ bool Session::must_meet_outside() {
       view.is_copied = can_copy(view);
       if (!view.is_copied) return true;
     }
-    if (view.is_written) written = &view;
+    if (!view.is_written) continue;
+    has_more_written = written != nullptr;
+    written = &view;
   }
+  if (has_more_written) return overlap_where_written(operands_);
   return written && std::any_of(operands_.begin(), operands_.end(), [written](const OperandView& view) {
            return &view != written && view.storage == written->storage && !are_apart(*view.tensor, *written->tensor);
          });

@@ -118,6 +118,7 @@ const std::unordered_map<std::string, Correction>& corrections() {
       {"aten::index_reduce", check_values(ValueCheck::kIndex)},
       {"aten::index_reduce_", check_values(ValueCheck::kIndex)},
       {"aten::take", check_values(ValueCheck::kIndex)},
+      {"aten::put", check_values(ValueCheck::kIndex)},
       {"aten::put_", check_values(ValueCheck::kIndex)},
       {"aten::fill", check_values(ValueCheck::kNumber)},
       {"aten::fill_", check_values(ValueCheck::kNumber)},

@@ -31,6 +31,7 @@ BY_VALUE = {
     "index_put": ("4.bad-index", lambda x: x.index_put_((_bad_index(x),), torch.ones(2, 6))),
     "scatter": ("4.bad-index", lambda x: x.scatter_(0, _bad_index(x).reshape(2, 1), 1.0)),
     "one_hot": ("4.bad-index", lambda x: F.one_hot(_bad_index(x), 3)),
+    "put": ("4.bad-index", lambda x: x.put(_bad_index(x) * 100, x[0, :2])),
     "take": ("4.bad-index", lambda x: x.take(_bad_index(x) * 100)),
     "inv": ("4.singular-matrix", lambda x: torch.linalg.inv(_singular(x))),
     "solve": ("4.singular-matrix", lambda x: torch.linalg.solve(_singular(x), x.T[:, :2])),

@@ -69,6 +69,47 @@ def test_the_same_op_with_and_without_aliased_operands():
     check(make, calls=12)
 
 
+def _indices(*sizes):
+    return torch.zeros(*sizes, dtype=torch.long)
+
+
+# What they write, and what they read, which may be the same.
+WRITE_SEVERAL = {
+    "max": lambda to, x: torch.max(x, 0, out=(to[0], _indices(8))),
+    "kthvalue": lambda to, x: torch.kthvalue(x, 3, 0, out=(to[0], _indices(8))),
+    "topk": lambda to, x: torch.topk(x, 4, 0, out=(to[:4], _indices(4, 8))),
+    "aminmax": lambda to, x: torch.aminmax(x, dim=0, out=(to[0], torch.zeros(8))),
+    "sort": lambda to, x: torch.sort(x[:-1], out=(to[1:], _indices(7, 8))),
+    "frexp": lambda to, x: torch.frexp(x[:-1], out=(to[1:], torch.zeros(7, 8, dtype=torch.int32))),
+    "add lists": lambda to, x: torch._foreach_add_([to[1:], x[0] * 2], [x[:-1], x[1] * 2]),
+    "copy lists": lambda to, x: torch._foreach_copy_([to.t(), x[0] * 2], [x, x[1] * 2]),
+    "lists that are apart": lambda to, x: torch._foreach_mul_([*to[:4]], [*x[4:]]),
+    "lists of the same": lambda to, x: torch._foreach_mul_([*to], [*x]),
+}
+
+
+@item("6.aliasing")
+@pytest.mark.parametrize("name", WRITE_SEVERAL)
+def test_operands_begin_to_overlap_where_several_are_written(name):
+    def make(run):
+        to = torch.randn(8, 8)
+
+        def step(x, overlaps):
+            other = busy(torch.randn(8, 8))[:8, :8].clone()
+            try:
+                WRITE_SEVERAL[name](to, to if overlaps else other)
+                error = None
+            except RuntimeError as raised:
+                error = str(raised)[:60]
+            kept = to.clone()
+            to.clamp_(-2, 2)
+            return error, kept, other * 2, to.sum()
+
+        return Case(step, lambda n: (torch.randn(1), n in (6, 8, 9)), to=to)
+
+    check(make, calls=12)
+
+
 @item("6.in-place-on-views")
 def test_in_place_on_views():
     def make(run):
