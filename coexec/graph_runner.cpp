@@ -10,6 +10,7 @@
 #include <xmmintrin.h>
 
 #include <optional>
+#include <system_error>
 
 #include "coexec/clock.h"
 #include "dynamic/threads/thread_team.h"
@@ -44,10 +45,15 @@ GraphRunner::KernelScope::~KernelScope() { set_float_mode(float_mode_); }
 
 GraphRunner::~GraphRunner() { stop(); }
 
-void GraphRunner::start() {
-  if (thread_.joinable()) return;
+bool GraphRunner::try_start() {
+  if (thread_.joinable()) return true;
   channel_.restart();
-  thread_ = std::thread([this] { loop(); });
+  try {
+    thread_ = std::thread([this] { loop(); });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  return true;
 }
 
 void GraphRunner::stop() {

@@ -27,7 +27,7 @@ class GraphRunner {
   Channel<dynamic::Event>& channel() { return channel_; }
   // Waits for event `number`, and takes parts of the runner's loops meanwhile, for some time: returns whether it is done.
   bool wait_done(uint64_t number);
-  void start();  // the thread, once
+  bool try_start();  // the thread, once; false where the system refuses it
   // Whether the leader executes instead; changed at rest only.
   void set_in_place(bool in_place) { channel_.set_unattended(in_place); }
   void stop();   // after the events that were asked by then

@@ -126,10 +126,8 @@ void Session::stay_in_place() {
 void Session::prepare_fork() {
   for (Session* session : all())
     if (session->is_active()) session->drain_from_other_thread();
-  if (Session* session = t_session.session; session && session->has_workers_) {
-    dynamic::release_thread_team();
-    session->has_workers_ = false;
-  }
+  dynamic::release_thread_team();  // also of a thread that never made a call: its eager ops had one
+  if (t_session.session) t_session.session->has_workers_ = false;
 }
 
 // The child goes on eagerly: its session, drained before the fork, is forgotten with its runner.
@@ -202,6 +200,7 @@ bool Session::was_prepared() const { return is_notable(preparation_so_far() - pr
 
 // Kernels run on one thread from now on, and only that one has workers.
 void Session::hand_over_cores() {
+  if (!in_place_ && !runner_.try_start()) go_in_place();
   if (in_place_) return runner_.rest();
   share_loops();
   if (yields_) {
@@ -211,7 +210,14 @@ void Session::hand_over_cores() {
     give_up_workers();
   }
   begin_stretch();
-  runner_.start();
+}
+
+// The system has no thread for the runner: so this one executes, for the rest of the call.
+void Session::go_in_place() {
+  yields_ = false;
+  runner_.set_in_place(in_place_ = true);
+  if (is_logged(LogKind::k_call))
+    write_log(LogKind::k_call, function_->name, "the system refuses another thread: kernels run in place");
 }
 
 // Where kernels have a thread for each of the two that a session has, the one that waits is the other's worker.

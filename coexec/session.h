@@ -201,6 +201,7 @@ class Session final : public tracer::OpSink {
 
   // ---- waiting
   void hand_over_cores();
+  void go_in_place();
   void give_up_workers();
   void share_loops();
   void keep_workers();

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <new>
+#include <system_error>
 
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/vm/timeline.h"
@@ -100,15 +101,21 @@ std::shared_ptr<KernelSlot> KernelService::request(const jit::KernelSpec& spec) 
   }
   std::lock_guard lock(mutex_);
   jobs_.push_back({spec, slot});
-  start_thread_locked();
+  try_start_thread_locked();  // the next request tries again
   work_.notify_one();
   return slot;
 }
 
-void KernelService::start_thread_locked() {
-  if (process_ == getpid()) return;
+// False where the system refuses another thread.
+bool KernelService::try_start_thread_locked() {
+  if (process_ == getpid()) return true;
+  try {
+    std::thread([this] { loop(); }).detach();
+  } catch (const std::system_error&) {
+    return false;
+  }
   process_ = getpid();
-  std::thread([this] { loop(); }).detach();
+  return true;
 }
 
 // The first of those that were missed most.
@@ -121,30 +128,34 @@ KernelService::Job KernelService::take_job_locked() {
   return job;
 }
 
+void KernelService::compile_one(std::unique_lock<std::mutex>& lock) {
+  auto job = take_job_locked();
+  is_busy_ = true;
+  lock.unlock();
+  const uint64_t begin = __rdtsc();
+  auto result = [&] {
+    const SpanScope span(SpanKind::kCompile);
+    return cache_.get(job.spec);
+  }();
+  lock.lock();
+  if (result) {
+    job.slot->set(std::move(result.kernel));
+  } else {
+    job.slot->fail();
+    if (failures_.size() < kKeptFailures) failures_.push_back(std::move(result.reason));
+  }
+  add_preparation(static_cast<double>(__rdtsc() - begin));  // it took a core from what ran meanwhile
+  is_busy_ = false;
+  idle_.notify_all();
+}
+
 void KernelService::loop() {
   pthread_setname_np(pthread_self(), "lockstep-jit");
   setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread alone, on Linux
   std::unique_lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [this] { return !jobs_.empty() && held_ == 0; });
-    auto job = take_job_locked();
-    is_busy_ = true;
-    lock.unlock();
-    const uint64_t begin = __rdtsc();
-    auto result = [&] {
-      const SpanScope span(SpanKind::kCompile);
-      return cache_.get(job.spec);
-    }();
-    lock.lock();
-    if (result) {
-      job.slot->set(std::move(result.kernel));
-    } else {
-      job.slot->fail();
-      if (failures_.size() < kKeptFailures) failures_.push_back(std::move(result.reason));
-    }
-    add_preparation(static_cast<double>(__rdtsc() - begin));  // it took a core from what ran meanwhile
-    is_busy_ = false;
-    idle_.notify_all();
+    compile_one(lock);
     if (jobs_.empty()) {
       lock.unlock();
       malloc_trim(0);  // a compiler leaves much behind, and glibc keeps it
@@ -160,15 +171,27 @@ std::vector<std::string> KernelService::failures() {
 
 void KernelService::wait() {
   std::unique_lock lock(mutex_);
-  if (!jobs_.empty()) start_thread_locked();  // a forked child has the parent's jobs, but not its thread
-  idle_.wait(lock, [this] { return jobs_.empty() && !is_busy_; });
+  wait_until(lock, [] { return false; });
 }
 
 void KernelService::wait_for(const KernelSlot& slot) {
   if (slot.find() || slot.has_failed()) return;
   std::unique_lock lock(mutex_);
-  if (!jobs_.empty()) start_thread_locked();
-  idle_.wait(lock, [&] { return slot.find() || slot.has_failed() || is_stopped_ || (jobs_.empty() && !is_busy_); });
+  wait_until(lock, [&] { return slot.find() || slot.has_failed() || is_stopped_; });
+}
+
+// Or until there is nothing to do. A forked child has the parent's jobs, but not its thread.
+template <class Over>
+void KernelService::wait_until(std::unique_lock<std::mutex>& lock, const Over& is_over) {
+  const auto has_ended = [&] { return is_over() || (jobs_.empty() && !is_busy_); };
+  while (!has_ended() && !try_start_thread_locked()) {
+    if (is_busy_) {  // another thread that waits compiles
+      idle_.wait(lock);
+    } else {
+      compile_one(lock);
+    }
+  }
+  idle_.wait(lock, has_ended);
 }
 
 }  // namespace lockstep::dynamic

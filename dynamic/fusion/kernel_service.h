@@ -57,9 +57,12 @@ class KernelService {
     std::shared_ptr<KernelSlot> slot;
   };
   KernelService();
-  void start_thread_locked();
+  bool try_start_thread_locked();
   Job take_job_locked();
+  void compile_one(std::unique_lock<std::mutex>& lock);
   void loop();
+  template <class Over>
+  void wait_until(std::unique_lock<std::mutex>& lock, const Over& is_over);
   void hold();  // until the thread does nothing; the mutex stays locked
   void release();
   void release_in_child();

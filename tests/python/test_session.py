@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import os
 import pickle
 import subprocess
@@ -418,18 +419,22 @@ def test_log_of_waits_and_of_auto(tmp_path):
     assert len(autos) == 1 and " eager " in autos[0], lines[-5:]
 
 
-def test_fork_while_workers_sleep():
+@pytest.mark.parametrize("has_workers_of", ["the calls", "eager ops"])
+def test_fork_while_workers_sleep(has_workers_of):
     code = """
-    import os, time, torch, lockstep
+    import os, sys, time, torch, lockstep
     torch.set_num_threads(2)
 
-    @lockstep.function(when="always", runner="yielding")
+    @lockstep.function(when="always", runner="yielding" if sys.argv[1] == "the calls" else "behind")
     def step(x):
         return (x * 2).sum()
 
     x = torch.ones(8)
-    for _ in range(4):
-        step(x)
+    if sys.argv[1] == "the calls":
+        for _ in range(4):
+            step(x)
+    else:
+        (torch.ones(500, 500) @ torch.ones(500, 500)).sin()
     child = os.fork()
     if child == 0:
         for _ in range(4):
@@ -445,7 +450,39 @@ def test_fork_while_workers_sleep():
         raise SystemExit("the child hangs")
     print(os.waitstatus_to_exitcode(status), step(x).item())
     """
-    assert run_code(code).stdout.split() == ["16", "16.0"]
+    assert run_code(code, has_workers_of).stdout.split() == ["16", "16.0"]
+
+
+@pytest.mark.parametrize("options", [{}, {"deterministic": True}])
+def test_a_system_that_refuses_threads(options, tmp_path):
+    code = """
+    import ctypes, json, sys, torch, lockstep
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net, x = torch.nn.Linear(64, 64), torch.randn(64, 64)
+
+    @lockstep.function(when="always", runner="behind", **json.loads(sys.argv[1]))
+    def step():
+        loss = net(x).tanh().mul(2).sin().square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter -= parameter.grad
+        return loss.item()
+
+    losses = [step()]
+    libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_attr_init(attributes)
+    libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(1 << 46))
+    assert libc.pthread_setattr_default_np(attributes) == 0
+    losses += [step() for _ in range(4)]
+    print(losses == sorted(losses, reverse=True), len(set(losses)), lockstep.stats(step)["calls"])
+    if json.loads(sys.argv[1]):
+        print(lockstep._C.fusion_statistics()["compiled"] > 0)
+    """
+    wanted = ["True", "5", "5", *(["True"] if options else [])]
+    answer = run_code(code, json.dumps(options), LOCKSTEP_CACHE=str(tmp_path))
+    assert answer.stdout.split() == wanted
 
 
 # ---- python -m lockstep
