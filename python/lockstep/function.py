@@ -5,6 +5,7 @@ import collections.abc
 import copy
 import functools
 import inspect
+import reprlib
 import sys
 import types
 import weakref
@@ -27,6 +28,7 @@ _OWN_NAMES = frozenset(
 )
 _WITHOUT_ATTRIBUTES = (types.MethodType, types.BuiltinFunctionType)
 _MAX_WRAPPERS = 100
+_NOTHING = object()  # options come first, what is decorated later
 
 
 def _name_of(fn) -> str:
@@ -207,7 +209,7 @@ def _check_target(fn) -> None:
         raise Error(
             "not_callable",
             "lockstep.function",
-            f"{fn!r} is a {type(fn).__name__}, not a callable: "
+            f"{reprlib.repr(fn).splitlines()[0]} is a {type(fn).__name__}, not a callable: "
             "decorate a function, a method or an nn.Module",
         )
 
@@ -253,7 +255,7 @@ def _decorate(fn, options: dict):
     return Function(fn, options)
 
 
-def function(fn=None, *unnamed, **options):
+def function(fn=_NOTHING, *unnamed, **options):
     """Makes a callable run in lockstep: `@function`, or with options `@function(errors="late")`.
 
     Args:
@@ -273,7 +275,7 @@ def function(fn=None, *unnamed, **options):
         message = f"{unnamed[0]!r} has no name: name the option, as in function(fn, when='always')"
         raise Error("unknown_option", "lockstep.function", message)
     knobs.check_knobs("lockstep.function", options)
-    if fn is None:
+    if fn is _NOTHING:
         return lambda real: _decorate(real, options)
     return _decorate(fn, options)
 

@@ -268,6 +268,26 @@ def test_explain_of_modules_and_sessions():
     assert e.name == "session" and [line["asked"] for line in e.lines] == [1]
 
 
+def test_ops_of_inner_functions_count_for_the_outer_one():
+    inner = lockstep.function(lambda x: x.sin(), when="always")
+    outer = lockstep.function(lambda x: inner(x) * 2, when="always")
+    outer(X)
+    assert "no ops: within a call of another" in str(lockstep.explain(inner))
+    assert "no ops: within" not in str(lockstep.explain(outer))
+    inner(X)
+    assert "no ops: within" not in str(lockstep.explain(inner))
+
+
+def test_names_are_looked_for_in_ever_fewer_calls_without_ops(monkeypatch):
+    looked = []
+    module = sys.modules["lockstep.function"]
+    monkeypatch.setattr(module, "name_origins", lambda *given: looked.append(given))
+    call = lockstep.function(lambda x: x, when="always")
+    for _ in range(1000):
+        call(X)
+    assert 1 <= len(looked) <= 10
+
+
 def test_sessions_are_told_by_ops():
     s = lockstep.session(when="always")
     with s:
