@@ -210,6 +210,7 @@ std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
   signature->op = &op;
   signature->words = words_;
   signature->hash = hash_;  // of the search that did not find it
+  signature->inputs.reserve(operands_.size());
   for (const auto& view : operands_)
     signature->inputs.push_back(view.tensor ? graph::layout_of(*view.tensor) : Layout{});
   return signature;

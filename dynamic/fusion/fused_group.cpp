@@ -161,8 +161,8 @@ bool has_loose_tensor(const Event& event) {
 
 }  // namespace
 
-const FusionFacts& FusedGroup::facts_of(const Event& event) {
-  const auto [place, is_new] = known_.try_emplace(event.signature);
+const FusionFacts& FusionMemo::facts_of(const Event& event) {
+  const auto [place, is_new] = facts_.try_emplace(event.signature);
   if (is_new) {
     place->second = find_facts(event);
     place->second.id = id_of(*event.signature);
@@ -172,13 +172,22 @@ const FusionFacts& FusedGroup::facts_of(const Event& event) {
 
 // One for signatures that are alike but for the classes of their numbers, which go to a kernel as they come. One of its
 // own for what is left of an op that was split, which has no words.
-int64_t FusedGroup::id_of(const graph::Signature& signature) {
+int64_t FusionMemo::id_of(const graph::Signature& signature) {
   if (signature.words.empty()) return next_id.fetch_add(1, std::memory_order_relaxed);
   auto words = signature.words;
   words[0] = graph::mode_of(words);
   const auto [place, is_new] = ids_.try_emplace({signature.op, std::move(words)});
   if (is_new) place->second = next_id.fetch_add(1, std::memory_order_relaxed);
   return place->second;
+}
+
+// Other groups of this thread are empty then, too: signatures go where nothing is pending.
+void FusionMemo::renew() {
+  const uint64_t epoch = ShapeMemo::instance().epoch();
+  if (epoch == epoch_) return;
+  facts_.clear();
+  ids_.clear();
+  epoch_ = epoch;
 }
 
 int64_t stride_over(const Layout& layout, const Layout& space, size_t dim) {
@@ -278,15 +287,9 @@ bool may_join(const Event& event, const FusionFacts& facts) {
 }  // namespace
 
 bool FusedGroup::try_add(Event& event) {
-  if (events_.empty()) {
-    if (const uint64_t epoch = ShapeMemo::instance().epoch(); epoch != epoch_) {
-      known_.clear();
-      ids_.clear();
-      epoch_ = epoch;
-    }
-  }
+  if (events_.empty()) memo_->renew();
   if (event.capture || !event.may_be_fused || !event.signature) return false;
-  const auto& facts = facts_of(event);
+  const auto& facts = memo_->facts_of(event);
   if (!facts.row || !may_join(event, facts)) return false;
   if (facts.row->takes_numbers && !facts.row->takes_numbers(event)) return false;
   if (facts.written >= 0 && may_change_value(event)) return false;  // costs nothing by itself

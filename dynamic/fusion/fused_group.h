@@ -33,6 +33,21 @@ struct FusionFacts {
   }
 };
 
+// The facts of all signatures that were met, for the groups of one thread.
+class FusionMemo {
+ public:
+  const FusionFacts& facts_of(const Event& event);
+  // Forgets facts whose signatures are gone; to be called between groups.
+  void renew();
+
+ private:
+  int64_t id_of(const graph::Signature& signature);
+
+  std::unordered_map<const graph::Signature*, FusionFacts> facts_;
+  std::map<std::pair<const graph::OpInfo*, graph::SignatureWords>, int64_t> ids_;
+  uint64_t epoch_ = 0;
+};
+
 // How a layout is walked along a dim of the space that it is broadcast to: elements, 0 where it is broadcast.
 int64_t stride_over(const graph::Layout& layout, const graph::Layout& space, size_t dim);
 
@@ -57,6 +72,8 @@ class FusedGroup {
  public:
   static constexpr size_t kMaxEvents = 32, kMaxBuffers = 48;
   static_assert(kMaxBuffers <= 64, "a bit for each");
+
+  explicit FusedGroup(std::shared_ptr<FusionMemo> memo = std::make_shared<FusionMemo>()) : memo_(std::move(memo)) {}
 
   // Whether the event joins. Its address stays until the group is cleared.
   bool try_add(Event& event);
@@ -84,7 +101,6 @@ class FusedGroup {
   void clear();
 
  private:
-  const FusionFacts& facts_of(const Event& event);
   bool goes_on_by_row(const Event& event, const FusionFacts& facts) const;
   int find_or_add_buffer(const Operand& operand, const graph::Layout& layout);
   const graph::Layout& space_with(const FusionFacts& facts) const { return *(facts_.empty() ? facts : *facts_[0]).target; }
@@ -97,11 +113,7 @@ class FusedGroup {
   bool can_be_added_up(const FusionFacts& facts) const;
   bool reads_total(const Event& event) const;
 
-  int64_t id_of(const graph::Signature& signature);
-
-  std::unordered_map<const graph::Signature*, FusionFacts> known_;
-  std::map<std::pair<const graph::OpInfo*, graph::SignatureWords>, int64_t> ids_;
-  uint64_t epoch_ = 0;
+  std::shared_ptr<FusionMemo> memo_;
   std::vector<Event*> events_;
   std::vector<const FusionFacts*> facts_;
   std::vector<BufferUse> buffers_;

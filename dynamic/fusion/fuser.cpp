@@ -59,8 +59,12 @@ Fuser::Plan& Fuser::find_plan(FusedGroup& group) {
   auto [place, is_new] = plans_.try_emplace(group.key());
   auto& plan = place->second;
   if (is_new) {
-    plan.group = create_spec(group);
-    if (!plan.group.buffers.empty()) plan.slot = KernelService::instance().request(plan.group.spec);
+    auto made = create_spec(group);
+    if (!made.buffers.empty()) plan.slot = KernelService::instance().request(made.spec);
+    plan.sizes = made.call_sizes();
+    plan.strides = made.call_strides();
+    plan.buffers = std::move(made.buffers);
+    plan.scalars = std::move(made.scalars);
     fusion_statistics.kernels.fetch_add(1, std::memory_order_relaxed);
   }
   return plan;
@@ -68,19 +72,21 @@ Fuser::Plan& Fuser::find_plan(FusedGroup& group) {
 
 void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& kernel,
                       at::ArrayRef<jit::ScalarValue> scalars) {
-  const auto& spec = plan.group;
-  if (!plan.prepared) plan.prepared = kernel.prepare_calls({{}, spec.call_sizes(), spec.call_strides(), {}});
+  if (!plan.prepared) {
+    plan.prepared = kernel.prepare_calls({{}, plan.sizes, plan.strides, {}});
+    plan.sizes = plan.strides = {};
+  }
   c10::SmallVector<c10::DataPtr, 16> memories;  // all there, or no result has any
-  for (size_t b = 0; b < spec.buffers.size(); ++b) {
-    const auto& use = group.buffers()[spec.buffers[b]];
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    const auto& use = group.buffers()[plan.buffers[b]];
     auto& memory = memories.emplace_back();
     if (!use.is_produced || is_hidden(*use.storage) || use.storage->data()) continue;
-    const AllocationScope allocation(group.producer_of(spec.buffers[b]));
+    const AllocationScope allocation(group.producer_of(plan.buffers[b]));
     memory = c10::GetCPUAllocator()->allocate(use.storage->nbytes());
   }
   c10::SmallVector<void*, 16> buffers;
-  for (size_t b = 0; b < spec.buffers.size(); ++b) {
-    const auto& use = group.buffers()[spec.buffers[b]];
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    const auto& use = group.buffers()[plan.buffers[b]];
     auto* storage = use.storage;
     const bool is_map = group.is_innermost() && dynamic::is_map(*use.layout);
     if (memories[b].get() && is_map) {
@@ -88,12 +94,12 @@ void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& ke
     } else if (memories[b].get()) {
       storage->set_data_ptr_noswap(std::move(memories[b]));
     }
-    if (group.is_packed(spec.buffers[b])) {
+    if (group.is_packed(plan.buffers[b])) {
       buffers.push_back(jit::address_of_bit(packed_mask(*storage)->bits.get(), use.offset));
       continue;
     }
     void* memory = is_map ? hidden_memory(*storage) : const_cast<void*>(storage->data());
-    buffers.push_back(static_cast<char*>(memory) + use.offset * jit::bytes_of(spec.spec.buffers[b].type));
+    buffers.push_back(static_cast<char*>(memory) + use.offset * jit::bytes_of(kernel.spec().buffers[b].type));
   }
   kernel.run(*plan.prepared, buffers, scalars);
 }
@@ -120,12 +126,12 @@ bool Fuser::try_run_fused(FusedGroup& group) {
   auto& plan = find_plan(group);
   if (plan.slot && events[0]->is_deterministic) KernelService::instance().wait_for(*plan.slot);
   const jit::Kernel* kernel = plan.slot ? plan.slot->find() : nullptr;
-  if (!kernel && !plan.group.buffers.empty()) {
+  if (!kernel && !plan.buffers.empty()) {
     if (plan.slot && !plan.slot->has_failed()) awaited_ = plan.slot.get();
     return false;
   }
   c10::SmallVector<jit::ScalarValue, 16> scalars;
-  for (const auto& use : plan.group.scalars) {
+  for (const auto& use : plan.scalars) {
     const auto value = scalar_value(group, use);
     if (!value) return false;
     scalars.push_back(*value);

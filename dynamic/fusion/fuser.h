@@ -24,6 +24,8 @@ extern FusionStatistics fusion_statistics;
 
 class Fuser {
  public:
+  // Shares the memo with others of the thread.
+  explicit Fuser(std::shared_ptr<FusionMemo> memo = std::make_shared<FusionMemo>()) : group_(memo), single_(memo) {}
   // Whether the event joins the group that waits.
   bool try_add(Event& event) { return group_.try_add(event); }
   bool is_independent(const Event& event) const { return group_.is_independent(event); }
@@ -38,7 +40,9 @@ class Fuser {
 
  private:
   struct Plan {
-    GroupSpec group;
+    std::vector<int> buffers;             // of the group, one for each of the kernel's
+    std::vector<ScalarUse> scalars;       // one for each of the kernel's
+    std::vector<int64_t> sizes, strides;  // that the kernel leaves open, until it is prepared
     std::shared_ptr<KernelSlot> slot;
     std::shared_ptr<const jit::Kernel::Prepared> prepared;  // as soon as there is a kernel
   };

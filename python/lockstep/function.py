@@ -317,7 +317,7 @@ def core_of(fn, where: str):
 
 
 def reset(fn=None) -> None:
-    """Forgets the graph and the counters of a function, or of all of them.
+    """Forgets the graph and the counters of a function, or of all of them and what they share.
 
     Args:
         fn: a decorated function or module, or a session; None for all decorated functions.
@@ -334,6 +334,8 @@ def reset(fn=None) -> None:
                 f"{one.name} runs now and cannot be forgotten: call reset when it has returned"
             )
             raise Error("function_busy", "lockstep.reset", message) from None
+    if fn is None:
+        _C.forget_shapes()
 
 
 def reset_stats(fn) -> None:

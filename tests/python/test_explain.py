@@ -9,6 +9,7 @@ import sys
 import lockstep
 import pytest
 import torch
+from lockstep import _C
 
 HERE = os.path.basename(__file__)
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -191,6 +192,20 @@ def test_reset_stats_begins_anew(step):
     assert "0 calls" in str(e)
     step(X, False)
     assert rows(lockstep.explain(step), step, "# scaled")["asked"] == 1
+
+
+def test_reset_of_all_gives_back_what_is_known_of_shapes(step):
+    step(X, True)
+    assert _C.signature_count() > 0
+    lockstep.reset(step)  # others may need it
+    assert _C.signature_count() > 0
+    with lockstep.session(when="always"):
+        X + 1
+        lockstep.reset()  # so does what runs
+        assert _C.signature_count() > 0
+    lockstep.reset()
+    assert _C.signature_count() == 0
+    assert step(X, True) is not None and _C.signature_count() > 0
 
 
 def test_before_the_first_call(step):
