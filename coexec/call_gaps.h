@@ -2,7 +2,7 @@
 // they leave awake hold a core, and its own were ended. Knows no clock: times are handed in.
 #pragma once
 
-#include <thread>
+#include <cstdint>
 
 namespace lockstep::coexec {
 
@@ -13,7 +13,7 @@ class CallGaps {
   void end(double now);
 
  private:
-  std::thread::id thread_;  // of the last call
+  uint64_t thread_ = 0;  // of the last call
   double begin_ = 0, end_ = 0;
   double others_ = 0;  // seconds that this thread spent in calls until then
 };

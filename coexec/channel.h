@@ -33,6 +33,8 @@ class Channel {
     if (consumer_sleeps_.load(std::memory_order_seq_cst)) nudge();
     return asked_;
   }
+  // While set, whoever waits executes, and the consumer's thread leaves the events alone. Changed while empty.
+  void set_unattended(bool unattended) { unattended_.store(unattended, std::memory_order_relaxed); }
   uint64_t asked() const { return head_.load(std::memory_order_relaxed); }  // on any thread
   bool is_done(uint64_t number) const { return done_.load(std::memory_order_acquire) >= number; }
   uint64_t done() const { return done_.load(std::memory_order_acquire); }
@@ -53,9 +55,6 @@ class Channel {
   }
 
   // ---- the executing side
-  // While set, whoever waits executes, and the consumer's thread leaves the events alone. Changed by the leading side, while
-  // empty.
-  void set_unattended(bool unattended) { unattended_.store(unattended, std::memory_order_relaxed); }
   // For the consumer's thread, which may look while that changes: so it asks for what it was offered, and nothing else.
   bool has_work() const { return offered_.load(std::memory_order_acquire) > done_.load(std::memory_order_relaxed); }
   // The event `ahead` places behind the first that is not done; of those that were asked.

@@ -44,6 +44,7 @@ struct Function : std::enable_shared_from_this<Function> {
   Counters counters;
   std::deque<graph::Divergence> divergences;  // the latest ones
   std::unordered_map<const void*, std::string> origins;  // storage -> name of the parameter, argument, ...
+  uint64_t calls_without_ops = 0;  // until there were some: tensors are named then
   std::atomic<bool> is_busy{false};
   std::atomic<std::thread::id> busy_thread{};  // whose call it is, while it is busy
   uint64_t memo_epoch = 0;       // of the signatures that the nodes point to

@@ -70,10 +70,10 @@ class GraphRunner {
   std::atomic<bool> has_failed_{false};
   std::exception_ptr failure_;
   std::string failed_where_;
-  std::shared_ptr<dynamic::FusionMemo> facts_ = std::make_shared<dynamic::FusionMemo>();
-  dynamic::Fuser fuser_{facts_};
+  std::shared_ptr<dynamic::FusionMemo> fusion_memo_ = std::make_shared<dynamic::FusionMemo>();
+  dynamic::Fuser fuser_{fusion_memo_};
   dynamic::Splitter splitter_;
-  dynamic::Fuser passing_{facts_};  // for what runs before the group that waits: the same kernels as in a group
+  dynamic::Fuser passing_{fusion_memo_};  // for what runs before the group that waits: the same kernels as in a group
   static constexpr uint64_t kNone = ~0ull;
   std::atomic<uint64_t> last_{kNone};  // the event with which the thread ends
   std::atomic<int> wanted_threads_{0};

@@ -47,7 +47,8 @@ constexpr uint64_t kMaxSettle = 4096;
 constexpr double kMaxSettleSeconds = 60;  // where more calls than that are needed to make up for the measurement
 constexpr uint64_t kAdoptedSettle = 1024;  // the same, where another function's choice was adopted
 constexpr double kMeasuringShare = 0.01;  // of all time that calls of the slower ways may cost, to measure them
-constexpr double kClearGap = 2.8;      // standard errors: in a single pass, each of one way is longer than all of the other
+constexpr double kClearGap = 3.8;      // standard errors; gaps in a row are alike, so that it takes many of the usual ones
+constexpr double kClearGapOfAPass = 2.8;  // each of one way is longer than all of the other
 constexpr double kAdvantage = 0.98;    // the other way must be this much faster to be taken: less is within the noise
 
 constexpr int kPointlessCalls = 3;
@@ -170,20 +171,25 @@ Way Policy::fastest_measured() const {
   return static_cast<Way>(fastest);
 }
 
-// Gaps scatter by themselves, for data are waited for and results looked at: only what is clearly apart counts, and at most
-// as much as a call takes.
+// Gaps scatter by themselves, for data are waited for and results looked at: only what is clearly apart counts, and a
+// single pass says no more than that it is worth another one.
 void Policy::compare_gaps() {
   const WaySamples* shortest = nullptr;
-  for (const auto& samples : samples_)
-    if (pass_count(samples) > 0 && (!shortest || median(samples.gaps) < median(shortest->gaps))) shortest = &samples;
-  for (auto& samples : samples_) {
-    samples.between = 0;
-    if (pass_count(samples) > 0 && rank_distance(shortest->gaps, samples.gaps) > kClearGap)
-      samples.between = std::min(median(samples.gaps) - median(shortest->gaps), estimate(samples).mean);
+  for (int i = 0; i < kWayCount; ++i)
+    if (!is_dropped_[i] && (!shortest || median(samples_[i].gaps) < median(shortest->gaps))) shortest = &samples_[i];
+  may_gaps_differ_ = false;
+  for (int i = 0; i < kWayCount; ++i) {
+    if (is_dropped_[i]) continue;
+    auto& samples = samples_[i];
+    const double longer = median(samples.gaps) - median(shortest->gaps), apart = rank_distance(shortest->gaps, samples.gaps);
+    samples.between = passes_ >= kMinPasses && apart > kClearGap ? longer : 0;
+    const bool matters = longer > (1 - kAdvantage) * estimate(samples).mean;
+    may_gaps_differ_ |= passes_ < kMinPasses && apart > kClearGapOfAPass && matters;
   }
 }
 
 void Policy::drop_slow_ways() {
+  if (may_gaps_differ_) return;
   const auto& base = samples_[static_cast<int>(fastest_measured())];
   const auto best = estimate(base);
   for (int i = 0; i < kWayCount; ++i) {
@@ -271,12 +277,18 @@ void Policy::decide() {
     figures_.seconds[i] = lost_seconds_[i] > 0 ? lost_seconds_[i] : seconds_of_base * median(ratios(samples_[i], base));
   }
   const auto seconds = [this](Way way) { return figures_.seconds[static_cast<int>(way)]; };
-  const auto is_faster = [&](Way a, Way b) { return seconds(a) < seconds(b); };
-  if (!figures_.is_settled) figures_.way = *std::min_element(ways.begin(), ways.end() - 1, is_faster);
+  const auto is_better = [&](Way a, Way b) {  // what was dropped, was once and for all
+    return std::pair(is_dropped_[static_cast<int>(a)], seconds(a)) < std::pair(is_dropped_[static_cast<int>(b)], seconds(b));
+  };
+  if (!figures_.is_settled) figures_.way = *std::min_element(ways.begin(), ways.end() - 1, is_better);
   const Way before = figures_.way;
-  const Way fastest = *std::min_element(ways.begin(), ways.end(), is_faster);
+  const Way fastest = *std::min_element(ways.begin(), ways.end(), is_better);
   if (seconds(fastest) < kAdvantage * seconds(figures_.way)) figures_.way = fastest;
   figures_.measurements++;
+  const double chosen = seconds(figures_.way) - samples_[static_cast<int>(figures_.way)].between;
+  figures_.rests_on_gaps = std::any_of(ways.begin(), ways.end(), [&](Way way) {
+    return seconds(way) - samples_[static_cast<int>(way)].between < kAdvantage * chosen;
+  });
   const bool was_in_vain = is_for_drift_ && figures_.way == before;
   patience_ = was_in_vain ? std::min(2 * patience_, kMaxPatience) : kFirstPatience;
   is_for_drift_ = false;

@@ -29,7 +29,7 @@ enum class CallKind : uint8_t { kTypical, kPrepared, kRecorded, kPointless };
 struct WaySamples {
   std::vector<double> seconds;  // of a call each, or the mean of several
   std::vector<double> gaps;     // seconds before it, or the median
-  double between = 0;           // how much longer gaps are than with another way, as far as that is clear
+  double between = 0;           // seconds that gaps are longer than with another way, as far as that is clear
 };
 
 class Policy {
@@ -53,6 +53,7 @@ class Policy {
     // Of a call, and what lies between calls took longer; at the last measurement. 0: not measured.
     std::array<double, kWayCount> seconds{};
     uint64_t measurements = 0;
+    bool rests_on_gaps = false;  // calls alone are faster another way
     bool is_settled = false;
     bool is_pointless = false;  // there is nothing to gain: eagerly, and not measured
     Way way = Way::kBehind;
@@ -84,6 +85,7 @@ class Policy {
   Figures figures_;
   std::array<WaySamples, kWayCount> samples_;
   std::array<bool, kWayCount> is_dropped_{};  // clearly slower than another: not measured further
+  bool may_gaps_differ_ = false;               // after the first pass
   std::array<double, kWayCount> lost_seconds_{};  // of a call, of a way given up in the middle of a pass; or 0
   int round_ = 0;           // of the measurement
   int passes_ = 0;          // through all rounds

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <tuple>
+#include <utility>
 
 #include "coexec/session.h"
 #include "coexec/value_check.h"
@@ -197,36 +198,32 @@ bool are_apart(const at::Tensor& one, const at::Tensor& other) {
   return one.scalar_type() == other.scalar_type() && graph::are_apart(part_of(one), part_of(other));
 }
 
-}  // namespace
-
-// A door: what somebody outside may look at or change meanwhile, and kernels that check overlap by address. What is
-// only read does not count where the event gets a copy of how it is now; what is waited for needs none.
-bool Session::meets_outside() {
-  if (!must_meet_outside()) return false;
-  for (auto& view : operands_) view.is_copied = false;
-  return true;
-}
-
-namespace {
-
-// By hashing: operations on lists have thousands of operands, and each a storage of its own as a rule.
-bool share_storages(const std::vector<OperandView>& operands) {
-  c10::SmallVector<const c10::StorageImpl*, 64> places(std::bit_ceil(2 * operands.size()), nullptr);
-  const size_t mask = places.size() - 1;
-  for (const auto& view : operands) {
-    if (!view.storage) continue;
-    size_t place = reinterpret_cast<uintptr_t>(view.storage) * 0x9e3779b97f4a7c15 >> 32 & mask;
-    for (; places[place]; place = (place + 1) & mask)
-      if (places[place] == view.storage) return true;
-    places[place] = view.storage;
+// Storages that were put in, by hashing.
+class StorageSet {
+ public:
+  explicit StorageSet(size_t most) : places_(std::bit_ceil(2 * most), nullptr) {}
+  bool has(const c10::StorageImpl* storage) const { return places_[place_of(storage)]; }
+  // Returns whether it was there.
+  bool put(const c10::StorageImpl* storage) {
+    auto& place = places_[place_of(storage)];
+    return std::exchange(place, storage);
   }
-  return false;
-}
 
-// Bytes of a storage, from the first element to behind the last.
+ private:
+  size_t place_of(const c10::StorageImpl* storage) const {
+    const size_t mask = places_.size() - 1;
+    size_t place = reinterpret_cast<uintptr_t>(storage) * 0x9e3779b97f4a7c15 >> 32 & mask;
+    while (places_[place] && places_[place] != storage) place = (place + 1) & mask;
+    return place;
+  }
+
+  c10::SmallVector<const c10::StorageImpl*, 64> places_;
+};
+
+// Part of a storage, from the first element to behind the last.
 struct Extent {
   const OperandView* view;
-  int64_t begin, end;
+  int64_t begin, end;  // bytes
 };
 
 Extent extent_of(const OperandView& view) {
@@ -237,22 +234,43 @@ Extent extent_of(const OperandView& view) {
   return {&view, tensor.storage_offset() * item, (tensor.storage_offset() + end) * item};
 }
 
-// Whether elements of what is written are also another operand's.
+// Whether elements of what is written are also another operand's. Operations on lists have thousands of operands, and
+// what they write has storages of its own as a rule.
 bool overlap_where_written(const std::vector<OperandView>& operands) {
-  if (!share_storages(operands)) return false;
+  StorageSet written(operands.size()), shared(operands.size());
+  bool is_any_shared = false;
+  for (const auto& view : operands)
+    if (view.storage && view.is_written && written.put(view.storage)) is_any_shared = true, shared.put(view.storage);
+  for (const auto& view : operands)
+    if (view.storage && !view.is_written && written.has(view.storage)) is_any_shared = true, shared.put(view.storage);
+  if (!is_any_shared) return false;
   std::vector<Extent> extents;
   for (const auto& view : operands)
-    if (view.storage) extents.push_back(extent_of(view));
+    if (view.storage && shared.has(view.storage)) extents.push_back(extent_of(view));
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
     return std::tie(a.view->storage, a.begin) < std::tie(b.view->storage, b.begin);
   });
-  for (auto one = extents.begin(); one != extents.end(); ++one)
-    for (auto other = one + 1; other != extents.end() && other->view->storage == one->view->storage && other->begin < one->end; ++other)
-      if ((one->view->is_written || other->view->is_written) && !are_apart(*one->view->tensor, *other->view->tensor)) return true;
+  for (auto one = extents.begin(); one != extents.end(); ++one) {
+    const auto meets = [one](const Extent& other) {
+      return other.view->storage == one->view->storage && other.begin < one->end;
+    };
+    for (auto other = one + 1; other != extents.end() && meets(*other); ++other) {
+      const bool is_written = one->view->is_written || other->view->is_written;
+      if (is_written && !are_apart(*one->view->tensor, *other->view->tensor)) return true;
+    }
+  }
   return false;
 }
 
 }  // namespace
+
+// A door: what somebody outside may look at or change meanwhile, and kernels that check overlap by address. What is
+// only read does not count where the event gets a copy of how it is now; what is waited for needs none.
+bool Session::meets_outside() {
+  if (!must_meet_outside()) return false;
+  for (auto& view : operands_) view.is_copied = false;
+  return true;
+}
 
 bool Session::must_meet_outside() {
   const OperandView* written = nullptr;

@@ -56,18 +56,17 @@ FusionStatistics fusion_statistics;
 
 Fuser::Plan& Fuser::find_plan(FusedGroup& group) {
   if (plans_.size() > kMaxPlans) plans_.clear();
-  auto [place, is_new] = plans_.try_emplace(group.key());
-  auto& plan = place->second;
-  if (is_new) {
-    auto made = create_spec(group);
-    if (!made.buffers.empty()) plan.slot = KernelService::instance().request(made.spec);
-    plan.sizes = made.call_sizes();
-    plan.strides = made.call_strides();
-    plan.buffers = std::move(made.buffers);
-    plan.scalars = std::move(made.scalars);
-    fusion_statistics.kernels.fetch_add(1, std::memory_order_relaxed);
-  }
-  return plan;
+  auto key = group.key();
+  if (const auto known = plans_.find(key); known != plans_.end()) return known->second;
+  auto made = create_spec(group);
+  Plan plan;
+  if (!made.buffers.empty()) plan.slot = KernelService::instance().request(made.spec);
+  plan.sizes = made.call_sizes();
+  plan.strides = made.call_strides();
+  plan.buffers = std::move(made.buffers);
+  plan.scalars = std::move(made.scalars);
+  fusion_statistics.kernels.fetch_add(1, std::memory_order_relaxed);
+  return plans_.emplace(std::move(key), std::move(plan)).first->second;
 }
 
 void Fuser::run_fused(const FusedGroup& group, Plan& plan, const jit::Kernel& kernel,

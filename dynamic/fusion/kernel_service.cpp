@@ -47,6 +47,7 @@ void KernelService::release() {
   cache_.release();
   mutex_.unlock();
   work_.notify_one();
+  idle_.notify_all();
 }
 
 // The child has no thread of ours; the condition variables still count those who waited in the parent.
@@ -133,9 +134,13 @@ void KernelService::compile_one(std::unique_lock<std::mutex>& lock) {
   is_busy_ = true;
   lock.unlock();
   const uint64_t begin = __rdtsc();
-  auto result = [&] {
+  auto result = [&]() -> jit::CompileResult {
     const SpanScope span(SpanKind::kCompile);
-    return cache_.get(job.spec);
+    try {
+      return cache_.get(job.spec);
+    } catch (const std::exception& error) {  // for want of memory
+      return {nullptr, error.what()};
+    }
   }();
   lock.lock();
   if (result) {
@@ -171,7 +176,7 @@ std::vector<std::string> KernelService::failures() {
 
 void KernelService::wait() {
   std::unique_lock lock(mutex_);
-  wait_until(lock, [] { return false; });
+  wait_until(lock, [this] { return is_stopped_; });
 }
 
 void KernelService::wait_for(const KernelSlot& slot) {
@@ -185,7 +190,7 @@ template <class Over>
 void KernelService::wait_until(std::unique_lock<std::mutex>& lock, const Over& is_over) {
   const auto has_ended = [&] { return is_over() || (jobs_.empty() && !is_busy_); };
   while (!has_ended() && !try_start_thread_locked()) {
-    if (is_busy_) {  // another thread that waits compiles
+    if (is_busy_ || held_ > 0) {  // another thread that waits compiles, or a fork is near
       idle_.wait(lock);
     } else {
       compile_one(lock);

@@ -65,7 +65,7 @@ void note_time(Function& function, Way way, double seconds, CallKind kind, doubl
   function.policy.note(way, seconds, kind, between);
   const auto figures = function.policy.figures();
   if (figures.measurements == before) return;
-  if (!function.way_problem.empty()) coexec::remember_way(function.way_problem, figures.way);
+  if (!function.way_problem.empty() && !figures.rests_on_gaps) coexec::remember_way(function.way_problem, figures.way);
   if (!is_logged(coexec::LogKind::k_auto)) return;
   std::string text = std::string("chose ") + coexec::way_name(figures.way) + " on";
   for (int other = 0; other < coexec::kWayCount; ++other) {
@@ -201,8 +201,9 @@ PyObject* run(const py::object& self, Callable& callable, PyObject* fn, PyObject
   configure(core, settings);
   core.is_auto = when == "auto" && !core.is_deterministic;  // what is measured says which kernels run
   core.adapts_workers &= !core.is_auto;
-  // until there are ops to name tensors for, in ever fewer calls: to look for names takes long
-  if (core.graph.op_node_count() == 0 && std::has_single_bit(core.counters.calls + 1))
+  // Until there are ops to name tensors for; in ever fewer calls, for to look for names takes long.
+  constexpr uint64_t kOften = 16;
+  if (core.graph.op_node_count() == 0 && (++core.calls_without_ops <= kOften || std::has_single_bit(core.calls_without_ops)))
     self.attr("_name_origins")(named.first, named.second);
   return call_in_session(core, fn, args, kwargs);
 }
@@ -322,6 +323,7 @@ void bind_function(py::module_& m) {
         f.counters = {};
         f.divergences.clear();
         f.origins.clear();
+        f.calls_without_ops = 0;
         f.graph.clear();
         f.worker_habit = {};
         f.policy.reset();  // measures anew: its way_problem stays, and is not looked up again

@@ -83,7 +83,10 @@ class Explanation:
 
     def _head(self) -> list[str]:
         c = self.counters
-        within = "  no ops: within a call of another decorated function, they count there"
+        within = (
+            "  no ops of its own: within a call of another decorated function, they count there"
+        )
+        is_without = c["calls"] and not c["ops"] and not any(c["reasons"].values())
         return [
             f"{self.name}: {self._ops_text() if self.is_session else self._calls_text()}",
             f"  the graph ran {100 * self.shares['ops']:.1f} % of {c['ops']} ops, "
@@ -91,7 +94,7 @@ class Explanation:
             f"  {c['nodes']} nodes in {c['blocks']} blocks, {c['divergences']} divergences, "
             f"{c['feeds']} feeds, {c['fetches']} fetches, "
             f"{c['waits']} waits ({c['wait_seconds']:.3f} s)",
-            *([within] if c["calls"] and not c["ops"] else []),
+            *([within] if is_without and not self.is_session else []),
         ]
 
     def _calls_text(self) -> str:

@@ -209,7 +209,7 @@ def _check_target(fn) -> None:
         raise Error(
             "not_callable",
             "lockstep.function",
-            f"{reprlib.repr(fn).splitlines()[0]} is a {type(fn).__name__}, not a callable: "
+            f"{reprlib.repr(fn).partition(chr(10))[0]} is a {type(fn).__name__}, not a callable: "
             "decorate a function, a method or an nn.Module",
         )
 
@@ -317,7 +317,9 @@ def core_of(fn, where: str):
 
 
 def reset(fn=None) -> None:
-    """Forgets the graph and the counters of a function, or of all of them and what they share.
+    """Forgets the graph and the counters of a function, or of all of them and the sizes they met.
+
+    What is known of sizes stays as long as a call or a session goes on somewhere.
 
     Args:
         fn: a decorated function or module, or a session; None for all decorated functions.

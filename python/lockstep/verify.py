@@ -75,14 +75,14 @@ def verify(fn: Callable, *args: Any, steps: int = 5, **kwargs: Any) -> Verificat
     import lockstep
 
     if not callable(fn):
-        raise lockstep.Error(
-            "verify", "fn", f"{type(fn).__name__} is not callable: give a function"
-        )
+        message = f"{type(fn).__name__} is not callable: give a function"
+        raise lockstep.Error("not_callable", "lockstep.verify", message)
     if not isinstance(steps, int) or steps < 1:
-        raise lockstep.Error("verify", "steps", f"{steps!r} is not a number of steps from 1 on")
+        message = f"steps={steps!r} is not a number of steps from 1 on"
+        raise lockstep.Error("bad_value", "lockstep.verify", message)
     if _runs_later(fn):
         message = "a generator or coroutine function computes later: give a function that runs it"
-        raise lockstep.Error("verify", "fn", message)
+        raise lockstep.Error("not_callable", "lockstep.verify", message)
     if lockstep._C.is_active():
         message = "here all runs in lockstep: call it outside of sessions and decorated functions"
         raise lockstep.Error("verify", "lockstep.verify", message)

@@ -45,12 +45,14 @@ TEST(CallGaps, BeginAnewOnEachThread) {
   CallGaps gaps;
   gaps.begin(0);
   gaps.end(1);
-  std::thread([&gaps] {
-    EXPECT_EQ(gaps.begin(5), 0);
-    gaps.end(6);
-    EXPECT_EQ(gaps.begin(8), 2);
-    gaps.end(9);
-  }).join();
+  for (int i = 0; i < 2; ++i) {  // the system may give the second one the place of the first
+    std::thread([&gaps] {
+      EXPECT_EQ(gaps.begin(5), 0);
+      gaps.end(6);
+      EXPECT_EQ(gaps.begin(8), 2);
+      gaps.end(9);
+    }).join();
+  }
   EXPECT_EQ(gaps.begin(20), 0);
 }
 

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "dynamic/threads/cores.h"
+
 namespace lockstep::coexec {
 namespace {
 
@@ -159,15 +161,32 @@ TEST(Channel, ALaterWaiterDoesNotHideAnEarlierOne) {
   EXPECT_EQ(awake.load(), 2);
 }
 
+TEST(Channel, OffersNothingThatIsUnattended) {
+  Channel<Item> channel(4);
+  channel.set_unattended(true);
+  push(channel, 1);
+  EXPECT_FALSE(channel.has_work());
+  EXPECT_EQ(channel.pending(), 1u);
+  channel.finish_front();
+  channel.set_unattended(false);
+  EXPECT_FALSE(channel.has_work());
+  push(channel, 2);
+  EXPECT_TRUE(channel.has_work());
+}
+
 // The leading thread executes some events itself: the consumer takes none of those, at whatever moment it looks.
 TEST(Channel, AConsumerTakesNothingThatIsUnattended) {
   Channel<Item> channel(8);
+  const bool has_one_core = dynamic::has_one_core();
   std::atomic<bool> leads{false};  // events are the leading thread's
   std::atomic<int> stolen{0};
   std::atomic<bool> stop{false};
   std::thread consumer([&] {
     while (!stop.load(std::memory_order_relaxed)) {
-      if (!channel.has_work()) continue;
+      if (!channel.has_work()) {
+        if (has_one_core) std::this_thread::yield();
+        continue;
+      }
       stolen.fetch_add(leads.load());
       channel.finish_front();
     }
@@ -180,8 +199,8 @@ TEST(Channel, AConsumerTakesNothingThatIsUnattended) {
     leads.store(false);
     channel.set_unattended(false);
     const uint64_t number = push(channel, i);
-    while (!channel.is_done(number)) {
-    }
+    while (!channel.is_done(number))
+      if (has_one_core) std::this_thread::yield();
   }
   stop.store(true);
   consumer.join();

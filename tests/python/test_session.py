@@ -456,7 +456,7 @@ def test_fork_while_workers_sleep(has_workers_of):
 @pytest.mark.parametrize("options", [{}, {"deterministic": True}])
 def test_a_system_that_refuses_threads(options, tmp_path):
     code = """
-    import ctypes, json, sys, torch, lockstep
+    import ctypes, json, sys, threading, torch, lockstep
     torch.set_num_threads(1)
     torch.manual_seed(0)
     net, x = torch.nn.Linear(64, 64), torch.randn(64, 64)
@@ -475,6 +475,12 @@ def test_a_system_that_refuses_threads(options, tmp_path):
     libc.pthread_attr_init(attributes)
     libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(1 << 46))
     assert libc.pthread_setattr_default_np(attributes) == 0
+    try:
+        threading.Thread(target=print).start()
+    except RuntimeError:
+        pass  # so it is
+    else:
+        raise SystemExit("the system refuses no threads")
     losses += [step() for _ in range(4)]
     print(losses == sorted(losses, reverse=True), len(set(losses)), lockstep.stats(step)["calls"])
     if json.loads(sys.argv[1]):
