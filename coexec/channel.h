@@ -75,6 +75,8 @@ class Channel {
       progress_.notify_all();
     }
   }
+  // In a forked child: what is pending will never be done, and nobody is to wait for it.
+  void abandon() { done_.store(head_.load()); }
   // Who waits for an event looks whether something else is to be done.
   void call_waiting() {
     { std::lock_guard lock(mutex_); }

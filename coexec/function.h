@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include "coexec/call_gaps.h"
 #include "coexec/policy.h"
@@ -44,6 +45,7 @@ struct Function : std::enable_shared_from_this<Function> {
   Counters counters;
   std::deque<graph::Divergence> divergences;  // the latest ones
   std::unordered_map<const void*, std::string> origins;  // storage -> name of the parameter, argument, ...
+  std::pair<size_t, size_t> last_size;  // blocks and nodes, as long as a call of another thread may change them
   uint64_t calls_without_ops = 0;  // until there were some: tensors are named then
   std::atomic<bool> is_busy{false};
   std::atomic<std::thread::id> busy_thread{};  // whose call it is, while it is busy

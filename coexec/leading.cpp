@@ -12,6 +12,9 @@
 #include <ATen/Parallel.h>
 #include <xmmintrin.h>
 
+#include <atomic>
+#include <thread>
+
 #include "coexec/call_recorder.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
@@ -553,7 +556,7 @@ Operand Session::operand_of(OperandView& view) {
   }
   auto& link = *view.link;
   if (link.session != this) {
-    if (link.session && !link.session->runner_.channel().is_done(link.read)) link.session->drain_from_other_thread();
+    wait_for_owner(link);
     publish(&link);
     link.session = this;
     link.written = link.read = 0;
@@ -564,6 +567,17 @@ Operand Session::operand_of(OperandView& view) {
   operand.storage = link.twin;
   operand.offset = tensor.storage_offset();
   return operand;
+}
+
+// Until nothing of another thread's session is pending. While this one waits, that one may ask for more.
+void Session::wait_for_owner(Link& link) {
+  constexpr int kMostLooks = 1000;  // at what is about to be asked, too
+  for (int i = 0; i < kMostLooks; ++i) {
+    Session* const owner = std::atomic_ref(link.session).load();
+    if (!owner || owner == this || owner->runner_.channel().is_done(std::atomic_ref(link.read).load())) return;
+    owner->drain_from_other_thread();
+    if (i > 0) std::this_thread::yield();
+  }
 }
 
 // In the next place of the channel, which has room.
@@ -626,12 +640,19 @@ void Session::bump_versions(const Signature& signature) {
       operands_[i].tensor->unsafeGetTensorImpl()->bump_version();
 }
 
-void Session::note_event(uint64_t number) {
+// False where another thread has taken one of them over meanwhile.
+bool Session::note_event(uint64_t number) {
+  bool is_noted = true;
   for (auto& view : operands_) {
-    if (view.is_copied || !view.link || view.link->session != this) continue;  // another thread has taken it over meanwhile
+    if (view.is_copied || !view.link) continue;
+    if (view.link->session != this) {
+      is_noted &= view.link->session == nullptr;
+      continue;
+    }
     view.link->read = number;
     if (view.is_written) view.link->written = number;
   }
+  return is_noted;
 }
 
 namespace {
@@ -696,9 +717,10 @@ Session::Placeholders Session::push_event(Event& event) {
     placeholders.push_back(create_placeholder(storages[layout.storage_group], layout));
     start_version(placeholders.back(), signature, i);
   }
-  note_event(number);
+  const bool is_noted = note_event(number);
   bump_versions(signature);
   channel.push();
+  if (!is_noted) wait_done(number, /*interruptible=*/false);  // nobody would know of it
   dynamic::prefetch_to_write(channel.slot_to_fill());
   return placeholders;
 }

@@ -138,7 +138,9 @@ void Session::abandon_all() {
   for (Session* session : known.all) {
     session->phase_ = Phase::kIdle;
     session->depth_ = 0;
+    session->runner_.channel().abandon();
   }
+  dynamic::renew_hidden_storage_lock();
   known.all.clear();
   known.free.clear();
   t_session.session = nullptr;
@@ -172,8 +174,11 @@ void Session::begin(Function& function, Way way) {
   unknown_ = 0;
   traced_in_this_call_ = false;
   preparation_before_ = preparation_so_far();
-  function.forget_stale_signatures();
-  phase_ = cursor_->next.empty() ? Phase::kTracing : Phase::kCoExecuting;
+  {
+    const std::lock_guard lock(sessions().mutex);  // signatures are forgotten under it, while nobody else is active
+    function.forget_stale_signatures();
+    phase_ = cursor_->next.empty() ? Phase::kTracing : Phase::kCoExecuting;
+  }
   if (phase_ == Phase::kTracing) {
     traced_in_this_call_ = true;
     function.counters.traced_calls++;
@@ -284,6 +289,9 @@ void Session::bound_signatures() {
   auto& memo = dynamic::ShapeMemo::instance();
   if (recorder_ || memo.count() <= kMaxSignatures || others_are_active()) return;
   drain();
+  const std::lock_guard lock(sessions().mutex);
+  const auto is_other = [this](const Session* other) { return other != this && other->is_active(); };
+  if (std::ranges::any_of(sessions().all, is_other)) return;  // it began meanwhile
   memo.forget_if_large(kMaxSignatures);
   function_->forget_stale_signatures();
 }
@@ -507,7 +515,6 @@ class ForeignListener final : public tracer::OpSink {
     c10::impl::ExcludeDispatchKeyGuard no_hook(tracer::kHookKey);
     const auto sessions = Session::drain_others();
     for (Session* session : sessions) session->note_foreign_op();
-    if (sessions.empty()) tracer::rest_if_lent();
     op.redispatchBoxed(keys.remove(tracer::kHookKey), stack);  // below the hook, as everywhere
   }
 };

@@ -174,8 +174,9 @@ class Session final : public tracer::OpSink {
   Placeholders push_event(dynamic::Event& event);
   void run_at_once(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node);
   dynamic::Operand operand_of(OperandView& view);
+  void wait_for_owner(Link& link);
   void note_same_operands(dynamic::Event& event) const;
-  void note_event(uint64_t number);
+  bool note_event(uint64_t number);
   void bump_versions(const graph::Signature& signature);
   at::Tensor wrap_result(const at::Tensor& result, graph::Node* node, size_t index,
                          std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>>& made,

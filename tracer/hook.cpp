@@ -11,7 +11,6 @@ namespace {
 
 thread_local OpSink* t_sink = nullptr;
 thread_local bool t_is_foreign = false;
-thread_local bool t_is_lent = false;
 std::atomic<OpSink*> foreign_sink{nullptr};
 
 }  // namespace
@@ -43,17 +42,7 @@ void set_foreign_listener(OpSink* sink) { foreign_sink.store(sink, std::memory_o
 
 void enable_foreign(bool on) {
   t_is_foreign = on;
-  t_is_lent = false;
   switch_hook();
-}
-
-void lend_foreign() {
-  if (!t_is_foreign) t_is_foreign = t_is_lent = true;
-  switch_hook();  // also where somebody put back what was before
-}
-
-void rest_if_lent() {
-  if (t_is_lent) enable_foreign(false);
 }
 
 }  // namespace lockstep::tracer

@@ -23,9 +23,6 @@ OpSink* listener();
 // Listens on threads that have the hook on but no listener of their own (autograd's, or foreign ones).
 void set_foreign_listener(OpSink* sink);
 void enable_foreign(bool on);  // this thread, as a foreign one
-// The same for a thread that asks for ops of its own all the time: until it meets one while there are no calls.
-void lend_foreign();
-void rest_if_lent();
 
 // What the hook does with an op whose arguments are boxed: hands it to whoever listens, else lets it pass.
 void hand_over(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

@@ -1,5 +1,6 @@
 #include "dynamic/vm/hidden_storage.h"
 
+#include <new>
 #include <utility>
 
 #include "dynamic/vm/allocator.h"
@@ -47,6 +48,8 @@ void restore(c10::StorageImpl& storage) { restore(storage, /*in_parallel=*/true)
 HiddenStorageReader::HiddenStorageReader() {
   if (dynamic::some_are_hidden()) lock_ = std::shared_lock(mutex());
 }
+
+void renew_hidden_storage_lock() { new (&mutex()) std::shared_mutex; }
 
 void restore_from_outside(c10::StorageImpl& storage) {
   if (!some_are_hidden()) return;

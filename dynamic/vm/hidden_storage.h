@@ -40,6 +40,8 @@ class HiddenStorageReader {
  private:
   std::shared_lock<std::shared_mutex> lock_;
 };
+// In a forked child, where those who had it do not exist.
+void renew_hidden_storage_lock();
 // From any thread, between events.
 void restore_from_outside(c10::StorageImpl& storage);
 

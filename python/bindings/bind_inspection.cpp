@@ -46,8 +46,9 @@ py::dict reasons_of(const Array& counts) {
   return reasons;
 }
 
-py::dict counters_of(const Function& f) {
+py::dict counters_of(Function& f) {
   const auto& c = f.counters;
+  if (!f.runs_elsewhere()) f.last_size = {f.graph.blocks().size(), f.graph.op_node_count()};
   py::dict d;
   d["calls"] = c.calls;
   d["traced_calls"] = c.traced_calls;
@@ -59,8 +60,8 @@ py::dict counters_of(const Function& f) {
   d["waits"] = c.waits;
   d["wait_seconds"] = c.wait_seconds;
   d["divergences"] = c.divergences;
-  d["blocks"] = f.graph.blocks().size();
-  d["nodes"] = f.graph.op_node_count();
+  d["blocks"] = f.last_size.first;
+  d["nodes"] = f.last_size.second;
   d["reasons"] = reasons_of(c.reasons);
   return d;
 }

@@ -33,6 +33,7 @@ void bind_recording(py::module_& m) {
     return graph::print_graph(*graph::parse_graph(text).graph);
   });
   m.def("verify_graph", [](Function& f) {
+    refuse_elsewhere(f, "lockstep.graph_text");
     if (!f.is_busy.load()) f.forget_stale_signatures();
     std::vector<std::string> findings;
     for (const auto& finding : graph::verify(f.graph)) findings.push_back(finding.str());

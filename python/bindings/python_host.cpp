@@ -53,14 +53,14 @@ void check_signals() {
   PyGILState_Release(gil);
 }
 
-// The main thread runs before `import lockstep`, and is not to pay for each op while there are no calls: it is told of
-// one on another thread as it is told of signals, before it goes on with whatever that thread hands over.
+// The main thread runs before `import lockstep`, and is not to pay for each op where other threads make no calls. Of the
+// first that one makes it is told as it is told of signals, and from then on it is like any other thread: it may wait in
+// C code for what a later one hands over, and hears of nothing there.
 std::atomic<unsigned long> main_thread{0};
 std::atomic<bool> is_main_thread_told{false};
 
 int tell_main_thread(void*) {
-  is_main_thread_told = false;
-  tracer::lend_foreign();
+  tracer::enable_foreign(true);
   return 0;
 }
 

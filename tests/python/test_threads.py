@@ -344,3 +344,128 @@ def test_a_finalizer_waits_for_calls_of_others():
 
     eager, fast = in_both(run)
     assert len(eager) == 5 and fast == eager
+
+
+def test_two_calls_write_rows_of_one_tensor():
+    """Each waits for the other's events once, while that one asks for more."""
+
+    def run(decorate):
+        rows, out = torch.zeros(2, 50), ([], [])
+        both = threading.Barrier(2)
+
+        def make(row):
+            @decorate
+            def step(i):
+                both.wait(timeout=60)
+                for _ in range(12):
+                    rows[row].add_(slowly() + i)
+                return rows[row].sum().item()
+
+            return step
+
+        def work(row, step):
+            out[row].extend(step(i) for i in range(20))
+
+        threads = [threading.Thread(target=work, args=(row, make(row))) for row in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return out
+
+    eager, fast = in_both(run)
+    assert fast == eager and [len(sums) for sums in eager] == [20, 20]
+
+
+@pytest.mark.parametrize("waits", ["with", "for"])
+def test_the_main_thread_that_waits_in_c_code(waits):
+    """Nothing tells it there of a call that has begun meanwhile."""
+
+    def run(decorate):
+        handed, out = queue.SimpleQueue(), []
+        given = []
+
+        @decorate
+        def produce(hand_over, rest):
+            x = torch.ones(50, 50) + slowly()
+            hand_over(x)
+            rest.wait(timeout=60)
+            return x.sum()
+
+        at_once = threading.Event()
+        at_once.set()
+        first = threading.Thread(target=produce, args=(lambda x: None, at_once))
+        first.start()
+        first.join()
+        torch.ones(3) + 1  # there are no calls now
+        for _ in range(4):
+            lock, waiting, rest = threading.Lock(), threading.Event(), threading.Event()
+
+            def work(lock=lock, waiting=waiting, rest=rest):
+                lock.acquire()
+                waiting.set()
+
+                def hand_over(x):
+                    given.append(x)
+                    handed.put(x)
+                    lock.release()
+
+                produce(hand_over, rest)
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            waiting.wait(timeout=60)
+            if waits == "with":
+                with lock:
+                    out.append(bits(given.pop() + 1))
+            else:
+                for x in iter(handed.get, None):
+                    out.append(bits(x + 1))
+                    break
+            rest.set()
+            thread.join()
+        return out
+
+    eager, fast = in_both(run)
+    assert fast == eager
+
+
+def test_a_forked_child_waits_for_nothing_of_other_threads():
+    code = """
+    import os, signal, threading, torch, lockstep
+    torch.set_num_threads(1)
+    net = torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in range(20)])
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    x = torch.randn(64, 128)
+
+    @lockstep.function(when="always", runner="behind")
+    def step():
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    steps, is_over = [], False
+    def train():
+        while not is_over:
+            step()
+            steps.append(None)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    codes = set()
+    for child in range(12):
+        while len(steps) < 5 + child:
+            os.sched_yield()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            for p in net.parameters():
+                p.detach().numpy().sum()
+                p.detach().clone().add_(1).sum().item()
+            os._exit(0)
+        codes.add(os.waitpid(child, 0)[1])
+    is_over = True
+    thread.join()
+    print(codes)
+    """
+    assert run_code(code).stdout.strip() == "{0}"
