@@ -1,5 +1,6 @@
 """Calls, sessions and tensors on several threads, and the end of the process."""
 
+import os
 import queue
 import threading
 
@@ -347,35 +348,41 @@ def test_a_finalizer_waits_for_calls_of_others():
 
 
 def test_two_calls_write_rows_of_one_tensor():
-    """Each waits for the other's events once, while that one asks for more."""
-    small = torch.ones(200, 200)
+    """The second waits for the first one's events; meanwhile that one asks for more."""
 
     def run(decorate):
-        rows, out = torch.zeros(2, 50), ([], [])
-        both = threading.Barrier(2)
+        rows, sums = torch.zeros(2, 50), []
 
-        def make(row):
-            @decorate
-            def step(i):
-                both.wait(timeout=60)
-                for _ in range(12):
-                    rows[row].add_((small @ small)[0, 0] * 0 + i)
-                return rows[row].sum().item()
+        @decorate
+        def first(asked, near, done):
+            rows[0].add_(slowly() + 1)
+            asked.set()
+            near.wait(timeout=60)
+            for _ in range(1000):
+                os.sched_yield()  # most likely the other one waits now
+            rows[0].add_(slowly() + 1)
+            done.wait(timeout=60)
+            return rows[0].sum().item()
 
-            return step
+        @decorate
+        def second(asked, near, done):
+            x = torch.ones(3) * 2
+            asked.wait(timeout=60)
+            near.set()
+            rows[1].add_(1)
+            done.set()
+            return x
 
-        def work(row, step):
-            out[row].extend(step(i) for i in range(20))
-
-        threads = [threading.Thread(target=work, args=(row, make(row))) for row in range(2)]
-        for thread in threads:
+        for _ in range(5):
+            events = [threading.Event() for _ in range(3)]
+            thread = threading.Thread(target=second, args=events)
             thread.start()
-        for thread in threads:
+            sums.append(first(*events))
             thread.join()
-        return out
+        return sums, rows.sum().item()
 
     eager, fast = in_both(run)
-    assert fast == eager and [len(sums) for sums in eager] == [20, 20]
+    assert fast == eager
 
 
 @pytest.mark.parametrize("waits", ["with", "for"])
