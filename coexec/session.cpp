@@ -279,20 +279,18 @@ void Session::adapt_workers() {
   }
 }
 
-bool Session::others_are_active() const {
-  const auto sessions = all();
-  return std::any_of(sessions.begin(), sessions.end(), [this](const Session* other) { return other != this && other->is_active(); });
+// Not while somebody else's call may know one: it cannot begin meanwhile.
+void Session::forget_signatures(size_t most, const Session* leader) {
+  const std::lock_guard lock(sessions().mutex);
+  const auto is_other = [leader](const Session* session) { return session != leader && session->is_active(); };
+  if (std::ranges::none_of(sessions().all, is_other)) dynamic::ShapeMemo::instance().forget_if_large(most);
 }
 
 // Between calls signatures are forgotten; a session is one that goes on.
 void Session::bound_signatures() {
-  auto& memo = dynamic::ShapeMemo::instance();
-  if (recorder_ || memo.count() <= kMaxSignatures || others_are_active()) return;
+  if (recorder_ || dynamic::ShapeMemo::instance().count() <= kMaxSignatures) return;
   drain();
-  const std::lock_guard lock(sessions().mutex);
-  const auto is_other = [this](const Session* other) { return other != this && other->is_active(); };
-  if (std::ranges::any_of(sessions().all, is_other)) return;  // it began meanwhile
-  memo.forget_if_large(kMaxSignatures);
+  forget_signatures(kMaxSignatures, this);
   function_->forget_stale_signatures();
 }
 
@@ -330,7 +328,7 @@ void Session::end() {
   const auto& graph = std::exchange(function_, nullptr)->graph;
   const auto kept = std::move(kept_);  // until the end of this
   if (recorder) recorder->finish(graph);
-  if (!others_are_active()) dynamic::ShapeMemo::instance().forget_if_large(kMaxSignatures);
+  forget_signatures(kMaxSignatures, this);
   raise_failure();
 }
 

@@ -83,6 +83,8 @@ class Session final : public tracer::OpSink {
   // Where the process is about to exit: without the graph runner's thread, in what is left of the call.
   void stay_in_place();
   static void prepare_fork();
+  // All that are known in the process, if there are more than so many, and no call but that of `leader` goes on.
+  static void forget_signatures(size_t most, const Session* leader);
   static void abandon_all();  // in a forked child, where the runners' threads do not exist
   static void set_host(Host& host);
   static Host& host();
@@ -209,7 +211,6 @@ class Session final : public tracer::OpSink {
   void begin_stretch();
   void adapt_workers();
   void bound_signatures();
-  bool others_are_active() const;
   void consume_until(uint64_t number);
   void wait_done(uint64_t number, bool interruptible);
   void wait_for_room();

@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <x86intrin.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstdio>
 
@@ -12,7 +11,6 @@
 #include "coexec/event_log.h"
 #include "coexec/session.h"
 #include "coexec/way_memory.h"
-#include "dynamic/shapes/shape_memo.h"
 #include "dynamic/threads/cores.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/timeline.h"
@@ -329,11 +327,7 @@ void bind_function(py::module_& m) {
         f.policy.reset();  // measures anew: its way_problem stays, and is not looked up again
       });
   // What is known of shapes, by all functions; they learn it anew. Not while one of them runs.
-  m.def("forget_shapes", [] {
-    const auto sessions = Session::all();
-    if (std::none_of(sessions.begin(), sessions.end(), [](const Session* session) { return session->is_active(); }))
-      dynamic::ShapeMemo::instance().forget_if_large(0);
-  });
+  m.def("forget_shapes", [] { Session::forget_signatures(0, nullptr); });
   m.def("is_active", [] { return Session::active_on_this_thread() != nullptr; });
 }
 

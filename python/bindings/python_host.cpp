@@ -55,11 +55,13 @@ void check_signals() {
 
 // The main thread runs before `import lockstep`, and is not to pay for each op where other threads make no calls. Of the
 // first that one makes it is told as it is told of signals, and from then on it is like any other thread: it may wait in
-// C code for what a later one hands over, and hears of nothing there.
+// C code for what a later one hands over, and hears of nothing there. Later ones tell it again: it may have been told
+// where somebody puts back the thread's state afterwards, as a backward pass does.
 std::atomic<unsigned long> main_thread{0};
 std::atomic<bool> is_main_thread_told{false};
 
 int tell_main_thread(void*) {
+  is_main_thread_told = false;
   tracer::enable_foreign(true);
   return 0;
 }
