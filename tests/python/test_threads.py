@@ -405,13 +405,14 @@ def test_the_main_thread_that_waits_in_c_code(waits):
         first = threading.Thread(target=produce, args=(lambda x: None, at_once))
         first.start()
         first.join()
-        torch.ones(3) + 1  # there are no calls now
         for _ in range(4):
             lock, waiting, rest = threading.Lock(), threading.Event(), threading.Event()
 
             def work(lock=lock, waiting=waiting, rest=rest):
                 lock.acquire()
                 waiting.set()
+                for _ in range(1000):
+                    os.sched_yield()  # most likely the main thread waits in C code now
 
                 def hand_over(x):
                     given.append(x)
@@ -423,13 +424,16 @@ def test_the_main_thread_that_waits_in_c_code(waits):
             thread = threading.Thread(target=work)
             thread.start()
             waiting.wait(timeout=60)
+            torch.ones(3) + 1  # most likely there are no calls now
             if waits == "with":
                 with lock:
-                    out.append(bits(given.pop() + 1))
+                    y = given[-1] + 1
+                out.append(bits(y))
             else:
                 for x in iter(handed.get, None):
-                    out.append(bits(x + 1))
+                    y = x + 1
                     break
+                out.append(bits(y))
             rest.set()
             thread.join()
         return out
