@@ -273,7 +273,7 @@ void GraphRunner::loop() {
     }
     has_team_.store(true, std::memory_order_relaxed);
     if (const int threads = wanted_threads_.load(std::memory_order_relaxed); threads != applied_threads_) {
-      at::init_num_threads();
+      dynamic::set_threads_of_this_thread(threads);
       applied_threads_ = threads;
     }
     if (!has_spread_team_ && !dynamic::is_light(channel_.front())) {

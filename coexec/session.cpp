@@ -45,6 +45,7 @@ Sessions& sessions() {
     auto* made = new Sessions;
     dynamic::hold_across_fork(dynamic::ForkRank::kSessions, made->mutex);
     dynamic::hold_across_fork(dynamic::ForkRank::kLinks, links_lock);
+    dynamic::hold_across_fork(dynamic::ForkRank::kOps, graph::op_registry_mutex());
     return made;
   }();
   return *instance;

@@ -163,6 +163,8 @@ struct CacheLine {
 
 }  // namespace
 
+std::mutex& op_registry_mutex() { return registry().mutex; }
+
 const OpInfo& op_info(const c10::OperatorHandle& op) {
   constexpr size_t kLines = 1024;
   static thread_local CacheLine cache[kLines];

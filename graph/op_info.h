@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -86,6 +87,8 @@ struct OpInfo {
 
 // The entry of an op; made at first use, lives for ever.
 const OpInfo& op_info(const c10::OperatorHandle& op);
+// Held where entries are looked up that this thread has not met. For who forks.
+std::mutex& op_registry_mutex();
 // By full name, for parsed graphs; null where the dispatcher does not know it.
 const OpInfo* find_op_info(std::string_view full_name);
 // From now on this op has a kernel in Python (torch.library). No effect for an unknown name.

@@ -42,6 +42,7 @@ void Node::forget_signatures() {
 TraceGraph::TraceGraph() { clear(); }
 
 void TraceGraph::clear() {
+  const std::lock_guard lock(nodes_mutex_);
   nodes_.clear();
   index_.clear();
   next_id_ = 0;
@@ -57,9 +58,12 @@ Node* TraceGraph::find_node(uint64_t location, const OpInfo* op) {
 }
 
 Node* TraceGraph::add_node(uint64_t location, const OpInfo* op) {
-  nodes_.push_back(std::make_unique<Node>());
-  Node* node = nodes_.back().get();
-  node->id = next_id_++;
+  Node* node = nullptr;
+  {
+    const std::lock_guard lock(nodes_mutex_);
+    node = nodes_.emplace_back(std::make_unique<Node>()).get();
+    node->id = next_id_++;
+  }
   node->location = location;
   node->op = op;
   index_.emplace(Key{location, op}, node);
@@ -101,6 +105,7 @@ void TraceGraph::forget_oldest(const Node* kept) {
       next.erase(std::remove_if(next.begin(), next.end(), [&](const Edge& edge) { return is_old(*edge.to); }), next.end());
     }
   }
+  const std::lock_guard lock(nodes_mutex_);
   std::erase_if(nodes_, [&](const auto& node) { return is_old(*node); });
 }
 

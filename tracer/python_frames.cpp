@@ -124,8 +124,8 @@ class CodeTable {
  private:
   void clear_with_gil() {
     for (auto& line : lines_) line = {};
-    for (auto& [code, info] : table_) Py_DECREF(code);
-    table_.clear();
+    const auto old = std::exchange(table_, {});  // who is told of a code object's end may ask for ops
+    for (auto& [code, info] : old) Py_DECREF(code);
   }
   static constexpr size_t kLines = 512;
   struct Line {

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "dynamic/kernels/kernel_choice.h"
+#include "dynamic/threads/fork_guard.h"
 #include "dynamic/vm/timeline.h"
 #include "graph/layout.h"
 
@@ -30,7 +31,9 @@ KernelService& KernelService::instance() {
 
 // The compiler has locks of its own: no fork in the middle of a compilation.
 KernelService::KernelService() {
-  pthread_atfork([] { instance().hold(); }, [] { instance().release(); }, [] { instance().release_in_child(); });
+  hold_across_fork(ForkRank::kKernels, ForkLock{this, [](void* one) { static_cast<KernelService*>(one)->hold(); },
+                                                [](void* one) { static_cast<KernelService*>(one)->release(); },
+                                                [](void* one) { static_cast<KernelService*>(one)->release_in_child(); }});
   is_made = true;
 }
 

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <string>
 
+#include "dynamic/threads/fork_guard.h"
+
 namespace lockstep::dynamic {
 
 namespace {
@@ -75,10 +77,17 @@ bool NeighbourMeter::update(const ProcessorTimes& now) {
 namespace {
 
 bool neighbours_are_busy() {
-  static std::mutex mutex;
-  static NeighbourMeter meter;
-  std::lock_guard lock(mutex);
-  return meter.update(times_of_processors());
+  struct Shared {
+    std::mutex mutex;
+    NeighbourMeter meter;
+  };
+  static auto* shared = [] {
+    auto* made = new Shared;  // outlives static destruction
+    hold_across_fork(ForkRank::kProcessors, made->mutex);
+    return made;
+  }();
+  std::lock_guard lock(shared->mutex);
+  return shared->meter.update(times_of_processors());
 }
 
 }  // namespace

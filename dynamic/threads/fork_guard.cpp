@@ -28,16 +28,20 @@ void take_all() {
   }
 }
 
-void give_all_back() {
+void give_all_back(bool in_child) {
   auto& all = guard();
-  for (int rank = kRanks - 1; rank >= 0; --rank)
-    if (all.is_held[rank]) all.locks[rank].give_back(all.locks[rank].lock);
+  for (int rank = kRanks - 1; rank >= 0; --rank) {
+    if (!all.is_held[rank]) continue;
+    const ForkLock& one = all.locks[rank];
+    (in_child && one.give_back_in_child ? one.give_back_in_child : one.give_back)(one.lock);
+  }
 }
 
 }  // namespace
 
 void hold_across_fork(ForkRank rank, ForkLock lock) {
-  static const int registered = pthread_atfork(&take_all, &give_all_back, &give_all_back);
+  static const int registered = pthread_atfork(
+      &take_all, [] { give_all_back(/*in_child=*/false); }, [] { give_all_back(/*in_child=*/true); });
   static_cast<void>(registered);
   auto& all = guard();
   all.locks[static_cast<int>(rank)] = lock;

@@ -7,12 +7,15 @@
 namespace lockstep::dynamic {
 
 // In the order in which a thread that needs several takes them.
-enum class ForkRank { kSessions, kShapes, kLinks, kChoices, kFigures, kMemoryLog, kPool, kCount };
+enum class ForkRank {
+  kSessions, kShapes, kLinks, kKernels, kChoices, kFigures, kProcessors, kOps, kTimeline, kMemoryLog, kPool, kCount
+};
 
 struct ForkLock {
   void* lock = nullptr;
   void (*take)(void*) = nullptr;
   void (*give_back)(void*) = nullptr;
+  void (*give_back_in_child)(void*) = nullptr;  // as in the parent where there is none
 };
 // For the rest of the process.
 void hold_across_fork(ForkRank rank, ForkLock lock);

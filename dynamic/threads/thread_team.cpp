@@ -48,6 +48,14 @@ int set_mkl_threads(int count) {
 
 }  // namespace
 
+// A thread that is new to ATen begins with the number that somebody set last, in whichever thread.
+void set_threads_of_this_thread(int count) {
+  at::init_num_threads();
+  if (at::get_num_threads() == count) return;
+  omp_set_num_threads(count);
+  set_mkl_threads(count);
+}
+
 OneThreadScope::OneThreadScope(bool is_on) {
   if (!is_on || at::get_num_threads() == 1) return;
   threads_ = at::get_num_threads();

@@ -15,6 +15,9 @@ void make_thread_team();
 // for some milliseconds, until the system looks. They may come back.
 void spread_thread_team();
 
+// How many threads the kernels of this thread use, as torch.set_num_threads sets it, and of no other thread.
+void set_threads_of_this_thread(int count);
+
 // While it lives, kernels that this thread runs share their loops with nobody; the workers stay as they are.
 class OneThreadScope {
  public:

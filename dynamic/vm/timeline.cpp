@@ -5,6 +5,8 @@
 #include <memory>
 #include <mutex>
 
+#include "dynamic/threads/fork_guard.h"
+
 namespace lockstep::dynamic {
 
 namespace {
@@ -22,22 +24,38 @@ struct Buffers {
   std::mutex mutex;
   std::vector<std::shared_ptr<Buffer>> all;
 };
+thread_local std::shared_ptr<Buffer> own_buffer;
+
+// Another thread's buffer may have been locked, and that thread is not there any more.
+void leave_in_child(void* all) {
+  auto& known = *static_cast<Buffers*>(all);
+  std::erase_if(known.all, [](const auto& buffer) { return buffer != own_buffer; });
+  known.mutex.unlock();
+}
+
 Buffers& buffers() {
-  static auto* instance = new Buffers;  // outlives static destruction: threads may still run
+  static auto* instance = [] {
+    auto* made = new Buffers;  // outlives static destruction: threads may still run
+    hold_across_fork(ForkRank::kTimeline, ForkLock{made, [](void* all) { static_cast<Buffers*>(all)->mutex.lock(); },
+                                                   [](void* all) { static_cast<Buffers*>(all)->mutex.unlock(); },
+                                                   &leave_in_child});
+    return made;
+  }();
   return *instance;
 }
 
+
 Buffer& buffer_of_this_thread() {
-  thread_local std::shared_ptr<Buffer> own;
-  if (!own) {
-    own = std::make_shared<Buffer>();
+  if (!own_buffer) {
+    auto made = std::make_shared<Buffer>();
     char name[16] = "";
     pthread_getname_np(pthread_self(), name, sizeof name);
-    own->name = name;
+    made->name = name;
     std::lock_guard lock(buffers().mutex);
-    buffers().all.push_back(own);
+    buffers().all.push_back(made);
+    own_buffer = std::move(made);
   }
-  return *own;
+  return *own_buffer;
 }
 
 }  // namespace

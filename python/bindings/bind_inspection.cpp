@@ -100,6 +100,7 @@ NodeSet nodes_of(const Function& function) {
 // (spans, names of threads, how many found no room); a span is (thread, kind, begin, duration, op, where), times in
 // microseconds since the first one. Of this function only, and what belongs to none.
 py::tuple timeline_of(const dynamic::Timeline& timeline, const Function& function) {
+  const std::lock_guard lock(function.graph.nodes_mutex());  // another thread may run it
   const auto known = nodes_of(function);
   uint64_t first = ~uint64_t{0};
   for (const auto& span : timeline.spans) first = std::min(first, span.begin);
@@ -118,6 +119,7 @@ py::tuple timeline_of(const dynamic::Timeline& timeline, const Function& functio
 // (blocks, microseconds from begin to end, how many found no room); a block is (address, bytes, begin, end, op, where,
 // api_call, is_backward, is_workspace), times in microseconds since the begin of the log, None before it and after it.
 py::tuple memory_log_of(const dynamic::MemoryLog& log, const Function& function) {
+  const std::lock_guard lock(function.graph.nodes_mutex());  // another thread may run it
   const auto known = nodes_of(function);
   const double us = 1e6 * seconds_per_tick();
   auto time = [&](uint64_t ticks) -> py::object {

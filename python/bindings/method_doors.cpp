@@ -7,6 +7,7 @@
 
 #include <array>
 #include <optional>
+#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
@@ -228,15 +229,20 @@ DoorKind door_kind(const std::string& name) {
 bool install_door(pybind11::handle callable, DoorKind kind) {
   static constexpr auto variants = make_variants(std::make_index_sequence<kSlots>());
   PyMethodDef* method = method_of(callable.ptr());
-  if (!method || used_slots >= kSlots) return false;
+  if (!method) return false;
   for (size_t slot = 0; slot < used_slots; ++slot) {
     const auto v = variants[slot]();
     if (method->ml_meth == v.plain || method->ml_meth == v.keywords || method->ml_meth == v.fast ||
         method->ml_meth == v.fast_keywords)
       return true;  // installed already
   }
-  const size_t slot = used_slots++;
-  doors[slot] = {method->ml_meth, kind};
+  // The functions that pybind11 makes in one module are all one C function.
+  size_t slot = 0;
+  while (slot < used_slots && (doors[slot].original != method->ml_meth || doors[slot].kind != kind)) ++slot;
+  if (slot == used_slots) {
+    if (used_slots == kSlots) throw std::length_error("lockstep: there are too many C functions to watch in this process");
+    doors[used_slots++] = {method->ml_meth, kind};
+  }
   const auto v = variants[slot]();
   const int convention = method->ml_flags & (METH_VARARGS | METH_FASTCALL | METH_NOARGS | METH_O | METH_KEYWORDS);
   switch (convention) {
@@ -246,7 +252,7 @@ bool install_door(pybind11::handle callable, DoorKind kind) {
     case METH_VARARGS | METH_KEYWORDS: method->ml_meth = v.keywords; break;
     case METH_FASTCALL: method->ml_meth = v.fast; break;
     case METH_FASTCALL | METH_KEYWORDS: method->ml_meth = v.fast_keywords; break;
-    default: --used_slots; return false;
+    default: return false;
   }
   return true;
 }

@@ -35,21 +35,25 @@ class session:
         self._options = knobs.check_knobs("lockstep.session", options)
         self.core = _C.Function()
         self.core.name = "session"
-        self._is_open = False
+        self._claim = threading.Lock()  # held while it is open
         self._runs = False
         self._thread = None
 
     def __enter__(self):
-        if self._is_open:
+        if not self._claim.acquire(blocking=False):
             message = "this session is open already: close it first, or make another one"
             raise Error("session_open", "lockstep.session", message)
-        when, settings = knobs.for_core(self._options)
-        self._runs = not is_disabled() and when != "never"
-        if self._runs:
-            self.core.configure(settings)
-            self._thread = threading.get_ident()
-            self.core.begin()
-        self._is_open = True  # where nothing was refused
+        try:
+            when, settings = knobs.for_core(self._options)
+            self._runs = not is_disabled() and when != "never"
+            if self._runs:
+                self.core.configure(settings)
+                self._thread = threading.get_ident()
+                self.core.begin()
+        except BaseException:
+            self._runs = False
+            self._claim.release()
+            raise
         return self
 
     def __exit__(self, kind, error, traceback):
@@ -61,16 +65,19 @@ class session:
 
     def __del__(self):
         # A session that nobody can close any more; on another thread it stays open with its thread.
-        if getattr(self, "_is_open", False) and self._thread in (None, threading.get_ident()):
+        claim = getattr(self, "_claim", None)
+        if claim and claim.locked() and self._thread in (None, threading.get_ident()):
             self._close(quietly=True)
 
     def _close(self, quietly: bool) -> None:
-        if not self._is_open:
+        if not self._claim.locked():
             message = "this session is not open: enter it with `with`, and close it once"
             raise Error("session_closed", "lockstep.session", message)
         if self._runs and self._thread != threading.get_ident():
             message = "another thread opened this session: close it there"
             raise Error("session_thread", "lockstep.session", message)
-        self._is_open = False
-        if self._runs:
-            self.core.end(quietly)
+        try:
+            if self._runs:
+                self.core.end(quietly)
+        finally:
+            self._claim.release()

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <map>
 #include <random>
 #include <set>
+#include <thread>
 
 namespace lockstep::graph {
 namespace {
@@ -286,6 +288,30 @@ TEST(Layout, NamesItself) {
   EXPECT_EQ(layout_of(at::zeros({4, 5})).numel(), 20);
   EXPECT_TRUE(layout_of(at::zeros({4})).same_geometry(layout_of(at::ones({4}))));
   EXPECT_FALSE(layout_of(at::zeros({4})).same_geometry(layout_of(at::zeros({5}).narrow(0, 1, 4))));
+}
+
+// A profile is made while another thread learns.
+TEST(TraceGraph, NodesAreReadBesideTheThreadThatAddsAndForgetsThem) {
+  TraceGraph graph;
+  std::atomic<bool> is_over{false};
+  bool are_whole = true;
+  std::thread reader([&] {
+    while (!is_over) {
+      const std::lock_guard lock(graph.nodes_mutex());
+      int64_t last = -1;
+      for (const auto& node : graph.nodes()) {
+        are_whole &= node && node->id > last;
+        last = node ? node->id : last;
+      }
+    }
+  });
+  for (uint64_t round = 0; round < 200; ++round) {
+    for (uint64_t i = 0; i < 500; ++i) graph.add_node(1000 * round + i, add())->last_used = round;
+    graph.forget_oldest(nullptr);
+  }
+  is_over = true;
+  reader.join();
+  EXPECT_TRUE(are_whole);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ from pathlib import Path
 import lockstep
 import pytest
 import torch
+from lockstep import knobs
 from lockstep._check import check_platform
 from lockstep.knobs import warn_of_misspelt_names
 from torch.nn import functional as F
@@ -277,6 +278,24 @@ def test_session_whose_setting_is_refused(monkeypatch):
     monkeypatch.delenv("LOCKSTEP_WHEN")
     with s:
         y = torch.ones(2) + 1
+    assert torch.equal(y, torch.full((2,), 2.0)) and lockstep.stats(s)["ops"] == 2
+
+
+def test_two_threads_that_enter_one_session(monkeypatch):
+    s = lockstep.session(when="always")
+    found = []
+    for_core = knobs.for_core
+
+    def slowly(options):
+        thread = threading.Thread(target=lambda: found.append(Refused(s.__enter__)))
+        thread.start()
+        thread.join()
+        return for_core(options)
+
+    monkeypatch.setattr(knobs, "for_core", slowly)
+    with s:
+        y = torch.ones(2) + 1
+    found[0].says("session_open", "lockstep.session", "open already", "close it first")
     assert torch.equal(y, torch.full((2,), 2.0)) and lockstep.stats(s)["ops"] == 2
 
 

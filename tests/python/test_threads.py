@@ -481,3 +481,30 @@ def test_a_forked_child_waits_for_nothing_of_other_threads():
     print(codes)
     """
     assert run_code(code).stdout.strip() == "{0}"
+
+
+def test_a_late_runner_uses_as_many_threads_as_its_leader():
+    """What another thread set last is no setting of this one."""
+    code = """
+    import threading, torch, lockstep
+    torch.set_num_threads(2)
+    x = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
+    x.sum()  # this thread has its number
+    thread = threading.Thread(target=lambda: torch.set_num_threads(1))
+    thread.start()
+    thread.join()
+
+    @lockstep.function(when="always", runner="behind", numerics="strict")
+    def step():
+        return x.cumsum(0), x.sum(), x.view(4, -1).norm()
+
+    def words():
+        return [value.view(torch.int32).sum().item() for value in step()]
+
+    eager = [value.view(torch.int32).sum().item() for value in step.__wrapped__()]
+    print(torch.get_num_threads(), all(words() == eager for _ in range(4)))
+    torch.set_num_threads(1)
+    one = [value.view(torch.int32).sum().item() for value in step.__wrapped__()]
+    print(one != eager)
+    """
+    assert run_code(code).stdout.split() == ["2", "True", "True"]
