@@ -91,9 +91,14 @@ std::shared_ptr<KernelSlot> KernelService::request(const jit::KernelSpec& spec) 
   std::shared_ptr<KernelSlot> slot;
   {
     std::lock_guard lock(mutex_);
-    auto& place = slots_[spec];
-    if (place) return place;
-    slot = place = std::make_shared<KernelSlot>();
+    if (auto known = slots_.find(spec); known != slots_.end()) return known->second;
+    slot = std::make_shared<KernelSlot>();
+    if (slots_.size() >= most_kernels_) {
+      slot->fail();
+      note_failure_locked("the process has asked for " + std::to_string(slots_.size()) + " kernels already");
+      return slot;
+    }
+    slots_.emplace(spec, slot);
   }
   if (auto known = cache_.find(spec)) {
     if (*known) {
@@ -150,7 +155,7 @@ void KernelService::compile_one(std::unique_lock<std::mutex>& lock) {
     job.slot->set(std::move(result.kernel));
   } else {
     job.slot->fail();
-    if (failures_.size() < kKeptFailures) failures_.push_back(std::move(result.reason));
+    note_failure_locked(std::move(result.reason));
   }
   add_preparation(static_cast<double>(__rdtsc() - begin));  // it took a core from what ran meanwhile
   is_busy_ = false;
@@ -170,6 +175,15 @@ void KernelService::loop() {
       lock.lock();
     }
   }
+}
+
+void KernelService::note_failure_locked(std::string reason) {
+  if (failures_.size() < kKeptFailures) failures_.push_back(std::move(reason));
+}
+
+void KernelService::set_most_kernels(size_t count) {
+  std::lock_guard lock(mutex_);
+  most_kernels_ = count;
 }
 
 std::vector<std::string> KernelService::failures() {

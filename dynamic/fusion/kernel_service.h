@@ -40,7 +40,8 @@ class KernelService {
  public:
   static KernelService& instance();
 
-  // At once where this process or the cache on disk has the kernel already, else some time later; never, where it cannot be compiled.
+  // At once where this process or the cache on disk has the kernel already, else some time later; never, where it cannot be
+  // compiled, or where the process has asked for too many others (a program that makes ever new chains of ops).
   std::shared_ptr<KernelSlot> request(const jit::KernelSpec& spec);
   // Until this one is there, or is known to fail.
   void wait_for(const KernelSlot& slot);
@@ -50,6 +51,8 @@ class KernelService {
   static void stop();
   jit::CacheStatistics statistics() const { return cache_.statistics(); }
   std::vector<std::string> failures();  // why kernels could not be compiled, the first ones
+  static constexpr size_t kMostKernels = 1 << 14;  // of a process: 20 KB each, and 8 on disk
+  void set_most_kernels(size_t count);             // for tests
 
  private:
   struct Job {
@@ -58,6 +61,7 @@ class KernelService {
   };
   KernelService();
   bool try_start_thread_locked();
+  void note_failure_locked(std::string reason);
   Job take_job_locked();
   void compile_one(std::unique_lock<std::mutex>& lock);
   void loop();
@@ -75,6 +79,7 @@ class KernelService {
   std::unordered_map<jit::KernelSpec, std::shared_ptr<KernelSlot>, SpecHash> slots_;  // all that were asked for
   std::condition_variable work_, idle_;
   std::vector<Job> jobs_;
+  size_t most_kernels_ = kMostKernels;
   static constexpr size_t kKeptFailures = 64;
   std::vector<std::string> failures_;
   bool is_busy_ = false;

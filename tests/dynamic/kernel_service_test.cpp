@@ -68,6 +68,21 @@ TEST(KernelService, CompilesFirstWhatIsMissedMost) {
   EXPECT_EQ(std::count_if(slots.begin(), slots.end(), is_there), 40);
 }
 
+TEST(KernelService, HasAnEndOfKernels) {
+  auto& service = KernelService::instance();
+  const auto known = service.request(spec_number(7000));
+  service.set_most_kernels(1);
+  EXPECT_EQ(service.request(spec_number(7000)), known);
+  const auto late = service.request(spec_number(7001));
+  EXPECT_TRUE(late->has_failed());
+  service.wait_for(*late);
+  EXPECT_NE(service.failures().back().find("kernels already"), std::string::npos);
+  service.set_most_kernels(KernelService::kMostKernels);
+  const auto again = service.request(spec_number(7001));
+  service.wait();
+  EXPECT_NE(again->find(), nullptr);
+}
+
 TEST(KernelService, CompilesInAForkedChildToo) {
   auto& service = KernelService::instance();
   for (int round = 0; round < 20; ++round) {
