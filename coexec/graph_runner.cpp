@@ -35,6 +35,8 @@ void set_float_mode(unsigned mode) {
     _mm_setcsr((now & ~dynamic::kFloatModeBits) | mode);
 }
 
+std::atomic<bool> are_refused{false};  // threads
+
 }  // namespace
 
 GraphRunner::KernelScope::KernelScope()
@@ -45,23 +47,30 @@ GraphRunner::KernelScope::~KernelScope() { set_float_mode(float_mode_); }
 
 GraphRunner::~GraphRunner() { stop(); }
 
+void GraphRunner::refuse_threads() { are_refused = true; }
+
 bool GraphRunner::try_start() {
+  const std::lock_guard lock(thread_mutex_);
   if (thread_.joinable()) return true;
+  if (are_refused) return false;
   channel_.restart();
   try {
     thread_ = std::thread([this] { loop(); });
   } catch (const std::system_error&) {
     return false;
   }
+  has_stopped_.store(false, std::memory_order_release);
   return true;
 }
 
 void GraphRunner::stop() {
+  const std::lock_guard lock(thread_mutex_);
   if (!thread_.joinable()) return;
   last_.store(channel_.asked());
   channel_.stop();
   thread_.join();
   last_.store(kNone);
+  has_stopped_.store(true, std::memory_order_release);
 }
 
 std::exception_ptr GraphRunner::take_failure() {

@@ -27,13 +27,15 @@ class GraphRunner {
   Channel<dynamic::Event>& channel() { return channel_; }
   // Waits for event `number`, and takes parts of the runner's loops meanwhile, for some time: returns whether it is done.
   bool wait_done(uint64_t number);
-  bool try_start();  // the thread, once; false where the system refuses it
+  bool try_start();  // the thread, once; false where the system refuses it, or the process is about to exit
   // Whether the leader executes instead; changed at rest only.
   void set_in_place(bool in_place) { channel_.set_unattended(in_place); }
-  void stop();   // after the events that were asked by then
+  void stop();   // after the events that were asked by then; what is asked later is executed by whoever waits for it
+  static void refuse_threads();  // from now on: the process is about to exit
   // Other threads run kernels for a while: the runner's workers end as soon as it has nothing to do.
   void rest();
   bool is_running() const { return thread_.joinable(); }
+  bool has_stopped() const { return has_stopped_.load(std::memory_order_acquire); }
   bool is_this_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
 
   // The first failure nobody waited for; the events after it were not executed. Read at rest.
@@ -65,7 +67,9 @@ class GraphRunner {
 
   Channel<dynamic::Event> channel_;
   dynamic::WorkBoard board_{[this] { channel_.call_waiting(); }};
+  std::mutex thread_mutex_;  // who starts or stops it
   std::thread thread_;
+  std::atomic<bool> has_stopped_{false};
   AdaptiveSpin idle_{20e-6, 300e-6};  // until there is work
   std::atomic<bool> has_failed_{false};
   std::exception_ptr failure_;

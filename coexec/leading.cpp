@@ -555,29 +555,12 @@ Operand Session::operand_of(OperandView& view) {
     view.link = link_storage(view.storage);
   }
   auto& link = *view.link;
-  if (link.session != this) {
-    wait_for_owner(link);
-    publish(&link);
-    link.session = this;
-    link.written = link.read = 0;
-    link.call = 0;
-  }
+  if (link.session != this) take_over(link);
   if (link.call != call_) function_->counters.feeds++;
   arm(view.storage);
   operand.storage = link.twin;
   operand.offset = tensor.storage_offset();
   return operand;
-}
-
-// Until nothing of another thread's session is pending. While this one waits, that one may ask for more.
-void Session::wait_for_owner(Link& link) {
-  constexpr int kMostLooks = 1000;  // at what is about to be asked, too
-  for (int i = 0; i < kMostLooks; ++i) {
-    Session* const owner = std::atomic_ref(link.session).load();
-    if (!owner || owner == this || owner->runner_.channel().is_done(std::atomic_ref(link.read).load())) return;
-    owner->drain_from_other_thread();
-    if (i > 0) std::this_thread::yield();
-  }
 }
 
 // In the next place of the channel, which has room.
@@ -638,21 +621,6 @@ void Session::bump_versions(const Signature& signature) {
   for (size_t i = 0; i < signature.version_bumps.size(); ++i)
     for (int n = signature.version_bumps[i]; n > 0; --n)
       operands_[i].tensor->unsafeGetTensorImpl()->bump_version();
-}
-
-// False where another thread has taken one of them over meanwhile.
-bool Session::note_event(uint64_t number) {
-  bool is_noted = true;
-  for (auto& view : operands_) {
-    if (view.is_copied || !view.link) continue;
-    if (view.link->session != this) {
-      is_noted &= view.link->session == nullptr;
-      continue;
-    }
-    view.link->read = number;
-    if (view.is_written) view.link->written = number;
-  }
-  return is_noted;
 }
 
 namespace {
@@ -717,10 +685,11 @@ Session::Placeholders Session::push_event(Event& event) {
     placeholders.push_back(create_placeholder(storages[layout.storage_group], layout));
     start_version(placeholders.back(), signature, i);
   }
-  const bool is_noted = note_event(number);
+  note_event(number);
   bump_versions(signature);
   channel.push();
-  if (!is_noted) wait_done(number, /*interruptible=*/false);  // nobody would know of it
+  if (has_several.load(std::memory_order_relaxed) && !keeps_operands())
+    wait_done(number, /*interruptible=*/false);  // nobody would know of it
   dynamic::prefetch_to_write(channel.slot_to_fill());
   return placeholders;
 }

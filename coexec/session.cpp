@@ -100,9 +100,11 @@ Session& Session::of_this_thread() {
       t_session.session = known.free.back();
       known.free.pop_back();
       t_session.session->has_workers_ = false;  // they were another thread's
+      t_session.session->backward_.reset();     // so were the numbers of autograd's nodes
     } else {
       t_session.session = new Session(*the_host);
       known.all.push_back(t_session.session);
+      has_several = known.all.size() > 1;
     }
   }
   return *t_session.session;
@@ -144,6 +146,7 @@ void Session::abandon_all() {
   dynamic::renew_hidden_storage_lock();
   known.all.clear();
   known.free.clear();
+  has_several = false;
   t_session.session = nullptr;
 }
 
@@ -442,18 +445,18 @@ void Session::wait_done(uint64_t number, bool interruptible) {
   const dynamic::ExcludedScope waiting;
   const bool leads = t_session.session == this && function_;
   const dynamic::SpanScope span(dynamic::SpanKind::kWait, leads ? cursor_ : nullptr);
+  struct Wait {
+    Session& session;
+    uint64_t number;
+  } wait{*this, number};
   if (in_place_) {
-    struct Work {
-      Session& session;
-      uint64_t number;
-    } work{*this, number};
     host_.wait_released_uninterrupted(
         [](void* argument) {
-          auto* w = static_cast<Work*>(argument);
+          auto* w = static_cast<Wait*>(argument);
           w->session.consume_until(w->number);
           return true;
         },
-        &work);
+        &wait);
     return;
   }
   if (leads) give_up_workers();
@@ -461,13 +464,11 @@ void Session::wait_done(uint64_t number, bool interruptible) {
   AdaptiveSpin others = kBrief;
   auto& awake = leads ? waits_ : others;
   if (!awake.wait([&] { return channel.is_done(number); })) {
-    struct Wait {
-      GraphRunner& runner;
-      uint64_t number;
-    } wait{runner_, number};
     auto poll = [](void* argument) {
       auto* w = static_cast<Wait*>(argument);
-      return w->runner.wait_done(w->number);
+      auto& runner = w->session.runner_;
+      if (runner.has_stopped()) w->session.consume_until(w->number);  // the process is about to exit
+      return runner.wait_done(w->number);
     };
     if (interruptible) {
       host_.wait_released(poll, &wait);

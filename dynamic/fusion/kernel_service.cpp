@@ -20,6 +20,7 @@ namespace {
 
 constexpr int kNiceness = 10;  // the run has the cores first
 std::atomic<bool> is_made{false};
+std::atomic<bool> is_ending{false};  // the process
 
 }  // namespace
 
@@ -30,7 +31,7 @@ KernelService& KernelService::instance() {
 }
 
 // The compiler has locks of its own: no fork in the middle of a compilation.
-KernelService::KernelService() {
+KernelService::KernelService() : is_stopped_(is_ending) {
   hold_across_fork(ForkRank::kKernels, ForkLock{this, [](void* one) { static_cast<KernelService*>(one)->hold(); },
                                                 [](void* one) { static_cast<KernelService*>(one)->release(); },
                                                 [](void* one) { static_cast<KernelService*>(one)->release_in_child(); }});
@@ -40,7 +41,7 @@ KernelService::KernelService() {
 void KernelService::hold() {
   std::unique_lock lock(mutex_);
   ++held_;
-  idle_.wait(lock, [this] { return !is_busy_; });
+  idle_.wait(lock, [this] { return !is_busy_ && looking_ == 0; });
   cache_.hold();
   lock.release();
 }
@@ -63,6 +64,7 @@ void KernelService::release_in_child() {
 }
 
 void KernelService::stop() {
+  is_ending = true;
   if (!is_made) return;
   auto& service = instance();
   service.hold();
@@ -99,25 +101,34 @@ std::shared_ptr<KernelSlot> KernelService::request(const jit::KernelSpec& spec) 
       return slot;
     }
     slots_.emplace(spec, slot);
+    ++looking_;
   }
-  if (auto known = cache_.find(spec)) {
-    if (*known) {
-      slot->set(std::move(known->kernel));
-    } else {
-      slot->fail();
+  const auto known = [&]() -> std::optional<jit::CompileResult> {
+    try {
+      return cache_.find(spec);
+    } catch (const std::exception&) {  // for want of memory
+      return std::nullopt;
     }
-    return slot;
-  }
+  }();
   std::lock_guard lock(mutex_);
-  jobs_.push_back({spec, slot});
-  try_start_thread_locked();  // the next request tries again
-  work_.notify_one();
+  --looking_;
+  if (known && *known) {
+    slot->set(known->kernel);
+  } else if (known || is_stopped_) {
+    slot->fail();
+  } else {
+    jobs_.push_back({spec, slot});
+    try_start_thread_locked();  // the next request tries again
+    work_.notify_one();
+  }
+  idle_.notify_all();
   return slot;
 }
 
 // False where the system refuses another thread.
 bool KernelService::try_start_thread_locked() {
   if (process_ == getpid()) return true;
+  if (is_ending) return false;
   try {
     std::thread([this] { loop(); }).detach();
   } catch (const std::system_error&) {
@@ -205,9 +216,9 @@ void KernelService::wait_for(const KernelSlot& slot) {
 // Or until there is nothing to do. A forked child has the parent's jobs, but not its thread.
 template <class Over>
 void KernelService::wait_until(std::unique_lock<std::mutex>& lock, const Over& is_over) {
-  const auto has_ended = [&] { return is_over() || (jobs_.empty() && !is_busy_); };
+  const auto has_ended = [&] { return is_over() || (jobs_.empty() && !is_busy_ && looking_ == 0); };
   while (!has_ended() && !try_start_thread_locked()) {
-    if (is_busy_ || held_ > 0) {  // another thread that waits compiles, or a fork is near
+    if (is_busy_ || held_ > 0 || jobs_.empty()) {  // another thread that waits compiles or looks, or a fork is near
       idle_.wait(lock);
     } else {
       compile_one(lock);

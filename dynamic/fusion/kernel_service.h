@@ -47,7 +47,8 @@ class KernelService {
   void wait_for(const KernelSlot& slot);
   // Until everything that was requested is there. For tests and measurements.
   void wait();
-  // Nothing is compiled from then on. To be called before the process exits: the compiler's globals go then.
+  // Nothing is compiled from then on, and no thread begins. To be called before the process exits: the compiler's globals go
+  // then.
   static void stop();
   jit::CacheStatistics statistics() const { return cache_.statistics(); }
   std::vector<std::string> failures();  // why kernels could not be compiled, the first ones
@@ -67,7 +68,7 @@ class KernelService {
   void loop();
   template <class Over>
   void wait_until(std::unique_lock<std::mutex>& lock, const Over& is_over);
-  void hold();  // until the thread does nothing; the mutex stays locked
+  void hold();  // until nobody compiles or looks into the cache; the mutex stays locked
   void release();
   void release_in_child();
 
@@ -83,7 +84,8 @@ class KernelService {
   static constexpr size_t kKeptFailures = 64;
   std::vector<std::string> failures_;
   bool is_busy_ = false;
-  bool is_stopped_ = false;
+  int looking_ = 0;  // how many look into the cache for what they asked for: it is no job yet
+  bool is_stopped_;
   int held_ = 0;     // by how many the thread is kept from the next job
   int process_ = 0;  // whose thread it is: a forked child has none
 };

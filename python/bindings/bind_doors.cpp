@@ -36,6 +36,7 @@ void bind_doors(py::module_& m) {
   m.def("stop_threads", [] {
     if (auto* session = Session::active_on_this_thread()) session->stay_in_place();
     py::gil_scoped_release released;
+    coexec::GraphRunner::refuse_threads();
     for (Session* session : Session::all()) session->runner().stop();
     dynamic::KernelService::stop();
   });

@@ -12,10 +12,17 @@ namespace lockstep::bindings {
 
 namespace {
 
+// PyGILState_Check says yes everywhere once there was a second interpreter.
+bool holds_gil() {
+  if (!Py_IsInitialized()) return false;
+  const PyThreadState* own = PyGILState_GetThisThreadState();
+  return own && own == _PyThreadState_UncheckedGet();
+}
+
 // Releases the GIL if this thread holds it, for as long as the object lives.
 class ReleasedGil {
  public:
-  ReleasedGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
+  ReleasedGil() : state_(holds_gil() ? PyEval_SaveThread() : nullptr) {}
   ~ReleasedGil() {
     if (state_) PyEval_RestoreThread(state_);
   }

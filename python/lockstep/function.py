@@ -23,9 +23,8 @@ _C = load_library()
 _all_functions: "weakref.WeakSet[Function]" = weakref.WeakSet()
 
 # What a decorated callable has itself; all else is an attribute of the callable in it.
-_OWN_NAMES = frozenset(
-    ("__wrapped__", "__code__", "__defaults__", "__kwdefaults__", *functools.WRAPPER_ASSIGNMENTS)
-)
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")  # they decide what a call does
+_OWN_NAMES = frozenset(("__wrapped__", *_OF_FUNCTIONS, *functools.WRAPPER_ASSIGNMENTS))
 _WITHOUT_ATTRIBUTES = (types.MethodType, types.BuiltinFunctionType)
 _MAX_WRAPPERS = 100
 _NOTHING = object()  # options come first, what is decorated later
@@ -44,11 +43,8 @@ class Function(_C.Callable):
         functools.update_wrapper(self, fn, updated=())
         self.__dict__["_options"] = options
         if inspect.isfunction(fn):  # so that `inspect` sees what kind of function it is
-            self.__code__, self.__defaults__, self.__kwdefaults__ = (
-                fn.__code__,
-                fn.__defaults__,
-                fn.__kwdefaults__,
-            )
+            for name in _OF_FUNCTIONS:
+                self.__dict__[name] = getattr(fn, name)
         if asyncio.iscoroutinefunction(fn):
             self.__dict__["_is_coroutine"] = asyncio.coroutines._is_coroutine
         _all_functions.add(self)
@@ -61,6 +57,8 @@ class Function(_C.Callable):
         return getattr(wrapped, name)
 
     def __setattr__(self, name, value):
+        if name in _OF_FUNCTIONS and inspect.isfunction(self.__wrapped__):
+            setattr(self.__wrapped__, name, value)
         if self._keeps(name):
             super().__setattr__(name, value)
         else:
@@ -80,6 +78,10 @@ class Function(_C.Callable):
             message = f"{name} is Lockstep's own here: set it on __wrapped__, the callable itself"
             raise AttributeError(message)
         return isinstance(self.__wrapped__, _WITHOUT_ATTRIBUTES)
+
+    def __prepare_scriptable__(self):
+        """What `torch.jit.script` compiles in place of this."""
+        return self.__wrapped__
 
     def __dir__(self):
         return sorted({*super().__dir__(), *dir(self.__wrapped__)})

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -159,6 +160,55 @@ TEST(Doors, AnotherSessionsPlaceholderIsFinishedFirst) {
   other.join();
   EXPECT_TRUE(at::equal(result, x.add(1).mul(2)));
   call.end();
+}
+
+// One thread is about to take a tensor over while the other one, which may read it still, asks for one more op.
+TEST(Doors, AStorageIsTakenOverWithWhatItsOwnerAskedForMeanwhile) {
+  Function mine, others;
+  const auto start = at::rand({1024});
+  at::Tensor shared, result;
+  auto make = [&] {
+    at_line(1);
+    shared = start.add(1);
+  };
+  auto use = [&] {
+    at_line(2);
+    result = support::gate(start).add(shared);
+  };
+  auto write = [&] {
+    at_line(5);
+    const auto read = shared.mul(2);
+    at_line(6);
+    shared.add_(1);
+  };
+  for (int i = 0; i < 3; ++i) {
+    run(mine, [&] { make(), use(); });
+    run(others, write);
+  }
+  for (int round = 0; round < 20; ++round) {
+    Call call(mine);
+    make();
+    auto& channel = support::session().runner().channel();
+    while (!channel.is_done(channel.asked())) std::this_thread::yield();  // and nobody has published it
+    links_lock.lock();  // what the other thread needs on its way
+    std::atomic<bool> begins{false};
+    std::thread other([&] {
+      support::session();
+      begins = true;
+      run(others, write);
+    });
+    while (!begins) std::this_thread::yield();
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+    support::ClosedGate closed;
+    use();
+    links_lock.unlock();
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+    support::open_gate();
+    other.join();
+    call.end();
+    ASSERT_TRUE(at::equal(result, start.add(start.add(1)))) << round;
+    ASSERT_TRUE(at::equal(shared, start.add(2)));
+  }
 }
 
 // Parameters that several threads read at the same time, each in a function of its own: from the first use on.

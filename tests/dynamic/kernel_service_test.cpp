@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "dynamic/kernels/kernel_choice.h"
@@ -66,6 +68,27 @@ TEST(KernelService, CompilesFirstWhatIsMissedMost) {
   EXPECT_LT(std::count_if(slots.begin(), slots.end(), is_there), 20);
   service.wait();
   EXPECT_EQ(std::count_if(slots.begin(), slots.end(), is_there), 40);
+}
+
+// Whichever asks first is still looking into the cache when the others begin to wait.
+TEST(KernelService, IsThereForAllWhoWaitForIt) {
+  auto& service = KernelService::instance();
+  constexpr int kThreads = 4, kRounds = 200;
+  std::atomic<int> missing{0}, arrived{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        const auto spec = spec_number(8000 + round);
+        ++arrived;
+        while (arrived < kThreads * (round + 1)) std::this_thread::yield();
+        const auto slot = service.request(spec);
+        service.wait_for(*slot);
+        missing += slot->find() == nullptr;
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(missing, 0);
 }
 
 TEST(KernelService, HasAnEndOfKernels) {

@@ -399,6 +399,29 @@ def test_name_doc_and_signature():
     assert "at_module_level" in repr(fast) and callable(fast)
 
 
+def test_defaults_that_are_set_later():
+    @lockstep.function
+    def scale(x, by, *, plus=0):
+        return x * by + plus
+
+    scale.__defaults__ = (3,)
+    scale.__kwdefaults__ = {"plus": 1}
+    for _ in range(3):
+        assert scale(torch.ones(2)).tolist() == [4, 4]
+    assert str(inspect.signature(scale)) == "(x, by=3, *, plus=1)"
+
+
+def test_torchscript_compiles_what_is_decorated():
+    def scale(x, times: int = 2):
+        for _ in range(times):
+            x = x * 3
+        return x
+
+    compiled = torch.jit.script(lockstep.function(scale))
+    assert compiled.code == torch.jit.script(scale).code
+    assert compiled(torch.ones(2)).tolist() == [9, 9]
+
+
 def test_wrong_arguments_raise_as_before():
     for call in (lambda f: f(), lambda f: f(X, 1, 2, 3), lambda f: f(X, wrong=1)):
         with pytest.raises(TypeError) as fast:

@@ -190,6 +190,87 @@ def test_what_runs_at_exit_in_an_open_session_ends():
     assert done.stdout == "reported 16.0\n"
 
 
+@pytest.mark.parametrize("calls", [3, 20])
+def test_first_calls_at_exit_start_no_thread(calls, tmp_path):
+    """A thread that compiles then would meet the end of the compiler's own globals."""
+    code = """
+    import atexit, sys, torch
+
+    def report():
+        x = torch.randn(200, 300)
+        eager = step.__wrapped__(x)
+        values = [step(x) for _ in range(int(sys.argv[1]))]
+        assert all(abs(value / eager - 1) < 1e-4 for value in values)
+        print("reported")
+
+    atexit.register(report)  # runs after lockstep's own
+    import lockstep
+
+    @lockstep.function(when="always", runner="behind", numerics="default")
+    def step(x):
+        y = torch.nn.functional.gelu(x * 2 + 1).tanh().exp()
+        z = torch.softmax(y, -1) * torch.sigmoid(x)
+        w = torch.nn.functional.layer_norm(z, (300,)) + torch.log_softmax(x, -1)
+        return w.sum().item()
+    """
+    assert run_code(code, str(calls), LOCKSTEP_CACHE=str(tmp_path)).stdout == "reported\n"
+
+
+def test_a_thread_in_a_call_goes_on_while_the_process_exits():
+    code = """
+    import atexit, threading, torch
+    is_over = threading.Event()
+
+    def finish():
+        is_over.set()
+        thread.join()
+        print("joined", (w * 0).sum().item())
+
+    atexit.register(finish)  # runs after lockstep's own
+    import lockstep
+
+    @lockstep.function(when="always", runner="behind")
+    def step(x):
+        for _ in range(20):
+            x = torch.tanh(x @ w)
+        return x.sum().item()
+
+    w = torch.randn(300, 300)
+    calls = threading.Semaphore(0)
+
+    def work():
+        x = torch.randn(300, 300)
+        while not is_over.is_set():
+            step(x)
+            calls.release()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    for _ in range(10):
+        calls.acquire()
+    """
+    assert run_code(code).stdout == "joined 0.0\n"
+
+
+def test_a_second_interpreter_has_been_there():
+    code = """
+    import _xxsubinterpreters as interpreters
+    import torch, lockstep
+
+    @lockstep.function(when="always", runner="behind", numerics="strict")
+    def step(x):
+        for _ in range(20):
+            x = torch.tanh(x @ x)
+        return x.sum().item()
+
+    interpreters.destroy(interpreters.create())
+    with torch.no_grad():
+        x = torch.randn(400, 400)
+        print(len({step(x) for _ in range(6)}))
+    """
+    assert run_code(code).stdout == "1\n"
+
+
 def test_a_kernel_in_python_that_was_there_before_the_import_runs_where_it_is_asked_for():
     done = run_code(
         """
