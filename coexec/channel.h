@@ -76,7 +76,7 @@ class Channel {
     }
   }
   // In a forked child: what is pending will never be done, and nobody is to wait for it.
-  void abandon() { done_.store(head_.load()); }
+  void abandon() { done_.store(~uint64_t{0} >> 1); }
   // Who waits for an event looks whether something else is to be done.
   void call_waiting() {
     { std::lock_guard lock(mutex_); }

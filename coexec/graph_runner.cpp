@@ -54,12 +54,13 @@ bool GraphRunner::try_start() {
   if (thread_.joinable()) return true;
   if (are_refused) return false;
   channel_.restart();
+  const bool had_stopped = has_stopped_.exchange(false);
   try {
     thread_ = std::thread([this] { loop(); });
   } catch (const std::system_error&) {
+    has_stopped_.store(had_stopped);
     return false;
   }
-  has_stopped_.store(false, std::memory_order_release);
   return true;
 }
 
@@ -281,7 +282,7 @@ void GraphRunner::loop() {
       continue;
     }
     has_team_.store(true, std::memory_order_relaxed);
-    if (const int threads = wanted_threads_.load(std::memory_order_relaxed); threads != applied_threads_) {
+    if (const int threads = wanted_threads_.load(std::memory_order_relaxed); threads > 0 && threads != applied_threads_) {
       dynamic::set_threads_of_this_thread(threads);
       applied_threads_ = threads;
     }

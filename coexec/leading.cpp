@@ -685,11 +685,10 @@ Session::Placeholders Session::push_event(Event& event) {
     placeholders.push_back(create_placeholder(storages[layout.storage_group], layout));
     start_version(placeholders.back(), signature, i);
   }
-  note_event(number);
+  const bool is_noted = note_event(number);
   bump_versions(signature);
   channel.push();
-  if (has_several.load(std::memory_order_relaxed) && !keeps_operands())
-    wait_done(number, /*interruptible=*/false);  // nobody would know of it
+  if (!is_noted) wait_done(number, /*interruptible=*/false);  // nobody would know of it
   dynamic::prefetch_to_write(channel.slot_to_fill());
   return placeholders;
 }

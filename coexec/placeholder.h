@@ -36,6 +36,7 @@ struct Link : dynamic::Recycled<Link> {
   uint16_t output = 0;
   bool may_be_hidden = false;   // a map, until it is published (dynamic/vm/hidden_layout.h)
   uint64_t call = 0;
+  int takers = 0;               // threads that wait until they can take it over; under links_lock
   size_t list_index = 0;        // in the session's list of unpublished links
 
   // Looking at it changes its order: who was asked for before that should find it as it is.

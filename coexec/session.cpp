@@ -46,6 +46,7 @@ Sessions& sessions() {
     dynamic::hold_across_fork(dynamic::ForkRank::kSessions, made->mutex);
     dynamic::hold_across_fork(dynamic::ForkRank::kLinks, links_lock);
     dynamic::hold_across_fork(dynamic::ForkRank::kOps, graph::op_registry_mutex());
+    dynamic::hold_across_fork(dynamic::ForkRank::kNodes, graph::TraceGraph::nodes_mutex());
     return made;
   }();
   return *instance;

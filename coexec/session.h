@@ -109,7 +109,7 @@ class Session final : public tracer::OpSink {
   static void box_and_trace(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void listen(bool on);
   static inline thread_local Session* listening_ = nullptr;
-  static inline std::atomic<bool> has_several{false};  // sessions
+  static inline std::atomic<bool> has_several{false};  // sessions; those of threads that have ended count, too
 
   // ---- looking at the arguments
   void collect_nested(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
@@ -178,10 +178,8 @@ class Session final : public tracer::OpSink {
   void run_at_once(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node);
   dynamic::Operand operand_of(OperandView& view);
   void take_over(Link& link);
-  static bool wait_for(Session& owner, Link& link);
   void note_same_operands(dynamic::Event& event) const;
-  void note_event(uint64_t number);
-  bool keeps_operands();
+  bool note_event(uint64_t number);
   void bump_versions(const graph::Signature& signature);
   at::Tensor wrap_result(const at::Tensor& result, graph::Node* node, size_t index,
                          std::vector<std::pair<c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>>& made,

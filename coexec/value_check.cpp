@@ -85,7 +85,12 @@ bool probabilities_in_range(at::ArrayRef<c10::IValue> args) {
 }  // namespace
 
 bool may_not_hold(const at::Tensor& target, const at::Tensor& number) {
-  return c10::promoteTypes(target.scalar_type(), number.scalar_type()) != target.scalar_type();
+  const auto to = target.scalar_type(), from = number.scalar_type();
+  if (from == to || from == at::kBool) return false;
+  for (const auto type : {to, from})  // PyTorch promotes none of these
+    if (c10::isBarebonesUnsignedType(type) || c10::isFloat8Type(type)) return true;
+  if (to == at::kHalf || to == at::kComplexHalf) return from != at::kByte && from != at::kChar;  // 65504 is its largest
+  return c10::promoteTypes(to, from) != to;
 }
 
 bool is_deciding(const graph::OpInfo& op, const at::Tensor& operand) {

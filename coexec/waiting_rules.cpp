@@ -299,8 +299,9 @@ bool Session::may_fail_by_value(const OpInfo& op) const {
     return target && number && may_not_hold(*target, *number);
   }
   if (op.value_check != graph::ValueCheck::kIntegerOnly) return true;
-  return std::none_of(operands_.begin(), operands_.end(), [](const OperandView& view) {
-    return view.tensor && (view.tensor->is_floating_point() || view.tensor->is_complex());
+  return std::none_of(operands_.begin(), operands_.end(), [&op](const OperandView& view) {
+    if (!view.tensor || (view.is_written && op.returns_out)) return false;  // out= is not computed with
+    return view.tensor->is_floating_point() || view.tensor->is_complex();
   });
 }
 

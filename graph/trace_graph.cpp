@@ -41,8 +41,13 @@ void Node::forget_signatures() {
 
 TraceGraph::TraceGraph() { clear(); }
 
+std::mutex& TraceGraph::nodes_mutex() {
+  static auto* mutex = new std::mutex;  // outlives static destruction
+  return *mutex;
+}
+
 void TraceGraph::clear() {
-  const std::lock_guard lock(nodes_mutex_);
+  const std::lock_guard lock(nodes_mutex());
   nodes_.clear();
   index_.clear();
   next_id_ = 0;
@@ -60,7 +65,7 @@ Node* TraceGraph::find_node(uint64_t location, const OpInfo* op) {
 Node* TraceGraph::add_node(uint64_t location, const OpInfo* op) {
   Node* node = nullptr;
   {
-    const std::lock_guard lock(nodes_mutex_);
+    const std::lock_guard lock(nodes_mutex());
     node = nodes_.emplace_back(std::make_unique<Node>()).get();
     node->id = next_id_++;
   }
@@ -105,7 +110,7 @@ void TraceGraph::forget_oldest(const Node* kept) {
       next.erase(std::remove_if(next.begin(), next.end(), [&](const Edge& edge) { return is_old(*edge.to); }), next.end());
     }
   }
-  const std::lock_guard lock(nodes_mutex_);
+  const std::lock_guard lock(nodes_mutex());
   std::erase_if(nodes_, [&](const auto& node) { return is_old(*node); });
 }
 

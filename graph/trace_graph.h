@@ -121,8 +121,9 @@ class TraceGraph {
   Node* entry() { return nodes_[0].get(); }
   Node* exit() { return nodes_[1].get(); }
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
-  // Held while nodes come or go: for who reads the list beside the thread that runs the graph.
-  std::mutex& nodes_mutex() const { return nodes_mutex_; }
+  // Held while nodes come or go, in any graph: for who reads the list beside the thread that runs the graph. Nothing is done
+  // under it that may run Python.
+  static std::mutex& nodes_mutex();
   size_t op_node_count() const { return nodes_.size() - 2; }
 
   Node* find_node(uint64_t location, const OpInfo* op);
@@ -153,7 +154,6 @@ class TraceGraph {
     }
   };
   std::vector<std::unique_ptr<Node>> nodes_;  // ids rise; after forget_oldest they have gaps
-  mutable std::mutex nodes_mutex_;
   uint32_t next_id_ = 0;
   std::unordered_map<Key, Node*, KeyHash> index_;
 };

@@ -32,15 +32,22 @@ KernelService& KernelService::instance() {
 
 // The compiler has locks of its own: no fork in the middle of a compilation.
 KernelService::KernelService() : is_stopped_(is_ending) {
+  hold_across_fork(ForkRank::kCompiler, ForkLock{this, [](void* one) { static_cast<KernelService*>(one)->rest(); },
+                                                 [](void*) {}});  // until it is released
   hold_across_fork(ForkRank::kKernels, ForkLock{this, [](void* one) { static_cast<KernelService*>(one)->hold(); },
                                                 [](void* one) { static_cast<KernelService*>(one)->release(); },
                                                 [](void* one) { static_cast<KernelService*>(one)->release_in_child(); }});
   is_made = true;
 }
 
-void KernelService::hold() {
+void KernelService::rest() {
   std::unique_lock lock(mutex_);
   ++held_;
+  idle_.wait(lock, [this] { return !is_busy_; });
+}
+
+void KernelService::hold() {
+  std::unique_lock lock(mutex_);
   idle_.wait(lock, [this] { return !is_busy_ && looking_ == 0; });
   cache_.hold();
   lock.release();
@@ -67,6 +74,7 @@ void KernelService::stop() {
   is_ending = true;
   if (!is_made) return;
   auto& service = instance();
+  service.rest();
   service.hold();
   service.is_stopped_ = true;
   service.jobs_.clear();
@@ -95,9 +103,9 @@ std::shared_ptr<KernelSlot> KernelService::request(const jit::KernelSpec& spec) 
     std::lock_guard lock(mutex_);
     if (auto known = slots_.find(spec); known != slots_.end()) return known->second;
     slot = std::make_shared<KernelSlot>();
-    if (slots_.size() >= most_kernels_) {
+    if (is_stopped_ || slots_.size() >= most_kernels_) {
       slot->fail();
-      note_failure_locked("the process has asked for " + std::to_string(slots_.size()) + " kernels already");
+      if (!is_stopped_) note_failure_locked("the process has asked for " + std::to_string(slots_.size()) + " kernels already");
       return slot;
     }
     slots_.emplace(spec, slot);

@@ -68,6 +68,7 @@ class KernelService {
   void loop();
   template <class Over>
   void wait_until(std::unique_lock<std::mutex>& lock, const Over& is_over);
+  void rest();  // until the thread does nothing; it begins with nothing more until it is released
   void hold();  // until nobody compiles or looks into the cache; the mutex stays locked
   void release();
   void release_in_child();

@@ -8,7 +8,8 @@ namespace lockstep::dynamic {
 
 // In the order in which a thread that needs several takes them.
 enum class ForkRank {
-  kSessions, kShapes, kLinks, kKernels, kChoices, kFigures, kProcessors, kOps, kTimeline, kMemoryLog, kPool, kCount
+  kCompiler, kSessions, kShapes, kLinks, kKernels, kChoices, kFigures, kProcessors, kOps, kNodes, kTimeline, kMemoryLog, kPool,
+  kCount
 };
 
 struct ForkLock {

@@ -44,7 +44,6 @@ Buffers& buffers() {
   return *instance;
 }
 
-
 Buffer& buffer_of_this_thread() {
   if (!own_buffer) {
     auto made = std::make_shared<Buffer>();

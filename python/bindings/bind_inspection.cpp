@@ -100,40 +100,57 @@ NodeSet nodes_of(const Function& function) {
 // (spans, names of threads, how many found no room); a span is (thread, kind, begin, duration, op, where), times in
 // microseconds since the first one. Of this function only, and what belongs to none.
 py::tuple timeline_of(const dynamic::Timeline& timeline, const Function& function) {
-  const std::lock_guard lock(function.graph.nodes_mutex());  // another thread may run it
-  const auto known = nodes_of(function);
+  struct Place {
+    const dynamic::Span* span;
+    std::string where;
+  };
+  std::vector<Place> places;
+  {
+    const std::lock_guard lock(graph::TraceGraph::nodes_mutex());  // another thread may run it
+    const auto known = nodes_of(function);
+    for (const auto& span : timeline.spans)
+      if (!span.node || known.contains(span.node)) places.push_back({&span, span.node ? span.node->where : ""});
+  }
   uint64_t first = ~uint64_t{0};
   for (const auto& span : timeline.spans) first = std::min(first, span.begin);
   const double us = 1e6 * seconds_per_tick();
   py::list spans;
-  for (const auto& span : timeline.spans) {
-    if (span.node && !known.contains(span.node)) continue;
-    spans.append(py::make_tuple(span.thread, dynamic::span_kind_name(span.kind),
-                                us * static_cast<double>(span.begin - first),
-                                us * static_cast<double>(span.end - span.begin), span.op ? span.op->name : "",
-                                span.node ? span.node->where : ""));
-  }
+  for (const auto& [span, where] : places)
+    spans.append(py::make_tuple(span->thread, dynamic::span_kind_name(span->kind),
+                                us * static_cast<double>(span->begin - first),
+                                us * static_cast<double>(span->end - span->begin), span->op ? span->op->name : "", where));
   return py::make_tuple(spans, timeline.threads, timeline.dropped);
 }
 
 // (blocks, microseconds from begin to end, how many found no room); a block is (address, bytes, begin, end, op, where,
 // api_call, is_backward, is_workspace), times in microseconds since the begin of the log, None before it and after it.
 py::tuple memory_log_of(const dynamic::MemoryLog& log, const Function& function) {
-  const std::lock_guard lock(function.graph.nodes_mutex());  // another thread may run it
-  const auto known = nodes_of(function);
+  struct Place {
+    std::string op, where, api_call;
+    bool is_backward = false;
+  };
+  std::vector<Place> places(log.blocks.size());
+  {
+    const std::lock_guard lock(graph::TraceGraph::nodes_mutex());  // another thread may run it
+    const auto known = nodes_of(function);
+    for (size_t i = 0; i < places.size(); ++i) {
+      const auto* node = log.blocks[i].node;
+      if (!known.contains(node)) continue;
+      places[i] = {node->op ? node->op->name : "", node->where, node->api_call,
+                   node->forward_node >= 0 || !node->autograd_node.empty()};
+    }
+  }
   const double us = 1e6 * seconds_per_tick();
   auto time = [&](uint64_t ticks) -> py::object {
     if (ticks == 0) return py::none();
     return py::float_(us * static_cast<double>(ticks - log.begin));
   };
-  static const graph::Node nobody;
   py::list blocks;
-  for (const auto& block : log.blocks) {
-    const auto& node = known.contains(block.node) ? *block.node : nobody;
-    const bool is_backward = node.forward_node >= 0 || !node.autograd_node.empty();
-    blocks.append(py::make_tuple(reinterpret_cast<uintptr_t>(block.data), block.bytes, time(block.begin),
-                                 time(block.end), node.op ? node.op->name : "", node.where, node.api_call, is_backward,
-                                 block.is_workspace));
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto& block = log.blocks[i];
+    const auto& place = places[i];
+    blocks.append(py::make_tuple(reinterpret_cast<uintptr_t>(block.data), block.bytes, time(block.begin), time(block.end),
+                                 place.op, place.where, place.api_call, place.is_backward, block.is_workspace));
   }
   return py::make_tuple(blocks, us * static_cast<double>(log.end - log.begin), log.dropped);
 }

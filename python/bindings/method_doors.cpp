@@ -240,7 +240,7 @@ bool install_door(pybind11::handle callable, DoorKind kind) {
   size_t slot = 0;
   while (slot < used_slots && (doors[slot].original != method->ml_meth || doors[slot].kind != kind)) ++slot;
   if (slot == used_slots) {
-    if (used_slots == kSlots) throw std::length_error("lockstep: there are too many C functions to watch in this process");
+    if (used_slots == kSlots) throw std::length_error("there are too many C functions to watch in this process");
     doors[used_slots++] = {method->ml_meth, kind};
   }
   const auto v = variants[slot]();

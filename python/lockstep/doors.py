@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import threading
 import types
+import warnings
 
 import torch
 
@@ -187,7 +188,12 @@ def _install_extension_door(library) -> None:
         for function in vars(module).values():
             signature = getattr(function, "__doc__", None)
             if isinstance(signature, str) and "torch.Tensor" in signature:
-                library.install_door(function, "alone")
+                try:
+                    library.install_door(function, "alone")
+                except ValueError as error:  # no room for more
+                    message = f"lockstep does not see what {module.__name__} reads: {error}; "
+                    warnings.warn(message + "decorate nothing that calls it", stacklevel=2)
+                    return
 
     loader = importlib.machinery.ExtensionFileLoader
     original = loader.exec_module

@@ -65,6 +65,8 @@ class Function(_C.Callable):
             setattr(self.__wrapped__, name, value)
 
     def __delattr__(self, name):
+        if name in _OF_FUNCTIONS and inspect.isfunction(self.__wrapped__):
+            delattr(self.__wrapped__, name)
         if self._keeps(name):
             super().__delattr__(name)
         else:

@@ -35,7 +35,8 @@ class session:
         self._options = knobs.check_knobs("lockstep.session", options)
         self.core = _C.Function()
         self.core.name = "session"
-        self._claim = threading.Lock()  # held while it is open
+        self._claim = threading.Lock()  # of who opens it, until it is closed
+        self._is_open = False
         self._runs = False
         self._thread = None
 
@@ -50,10 +51,10 @@ class session:
                 self.core.configure(settings)
                 self._thread = threading.get_ident()
                 self.core.begin()
-        except BaseException:
-            self._runs = False
-            self._claim.release()
-            raise
+            self._is_open = True  # where nothing was refused
+        finally:
+            if not self._is_open:
+                self._claim.release()
         return self
 
     def __exit__(self, kind, error, traceback):
@@ -65,17 +66,17 @@ class session:
 
     def __del__(self):
         # A session that nobody can close any more; on another thread it stays open with its thread.
-        claim = getattr(self, "_claim", None)
-        if claim and claim.locked() and self._thread in (None, threading.get_ident()):
+        if getattr(self, "_is_open", False) and self._thread in (None, threading.get_ident()):
             self._close(quietly=True)
 
     def _close(self, quietly: bool) -> None:
-        if not self._claim.locked():
+        if not self._is_open:
             message = "this session is not open: enter it with `with`, and close it once"
             raise Error("session_closed", "lockstep.session", message)
         if self._runs and self._thread != threading.get_ident():
             message = "another thread opened this session: close it there"
             raise Error("session_thread", "lockstep.session", message)
+        self._is_open = False
         try:
             if self._runs:
                 self.core.end(quietly)

@@ -287,6 +287,8 @@ def test_two_threads_that_enter_one_session(monkeypatch):
     for_core = knobs.for_core
 
     def slowly(options):
+        if found:
+            return for_core(options)
         thread = threading.Thread(target=lambda: found.append(Refused(s.__enter__)))
         thread.start()
         thread.join()
@@ -566,3 +568,51 @@ def test_a_program_may_do_with_less_memory(numerics, runner):
         assert sums == [6.0, 10.0, 14.0]
         assert doubled.tolist() == [0.0, 2.0, 4.0, 6.0]
         assert not lockstep._C.is_active()
+
+
+def late(number):
+    """The number, after some time."""
+    x = torch.zeros(400, 400)
+    return (x @ x)[0, :2] + number
+
+
+def divide_into_floats(number):
+    whole, out = late(number).long(), torch.empty(2)
+    torch.floor_divide(whole, whole, out=out)
+    return out
+
+
+def fill_halves(number):
+    return torch.ones(2).half().masked_fill_(torch.ones(2) > 0, late(number)[0].long())
+
+
+def fill_with(to, of):
+    return lambda number: torch.ones(2).to(to).fill_(late(number)[0].to(of))
+
+
+@pytest.mark.parametrize(
+    ("write", "numbers"),
+    [
+        (divide_into_floats, (1, 1, 1, 0, 1)),
+        (fill_halves, (1, 1, 1, 100000, 1)),
+        (fill_with(torch.float8_e4m3fn, torch.int64), (1, 2, 3)),
+        (fill_with(torch.complex64, torch.uint16), (1, 2, 3)),
+    ],
+    ids=["divide", "halves", "float8", "uint16"],
+)
+def test_errors_of_written_numbers_are_raised_where_they_are_asked_for(write, numbers):
+    def run(decorate):
+        state = torch.zeros(1)
+
+        @decorate
+        def step(number):
+            try:
+                result = write(number)
+            except RuntimeError as error:
+                return str(error)
+            state.add_(1)
+            return result
+
+        return [(str(step(number)), state.item()) for number in numbers]
+
+    assert run(lockstep.function(when="always", runner="behind")) == run(lambda step: step)

@@ -7,6 +7,7 @@ import lockstep
 import pytest
 import torch
 from lockstep import _C, Error
+from test_session import run_code
 from torch import nn
 
 
@@ -169,3 +170,40 @@ def test_an_error_closes_it():
             raise ZeroDivisionError
     with lockstep.profile(step):
         pass
+
+
+def test_what_the_collector_runs_while_a_profile_is_made():
+    done = run_code(
+        """
+        import gc, torch, lockstep
+
+        def fresh(number):
+            space = {}
+            exec(compile(f"def f(x): return x + {number}", f"file{number}", "exec"), space)
+            return space["f"]
+
+        @lockstep.function(when="always")
+        def step(x, f):
+            return f(x)
+
+        class Last:
+            count = 0
+
+            def __init__(self):
+                self.me = self  # for the collector alone
+
+            def __del__(self):
+                Last.count += 1
+                step(x, fresh(1000 + Last.count))
+
+        x = torch.ones(3)
+        with lockstep.profile(step):
+            for i in range(400):
+                step(x, fresh(i % 50))
+            gc.collect()
+            for _ in range(300):
+                Last()
+        print(Last.count > 0)
+        """
+    )
+    assert done.stdout == "True\n"
