@@ -188,6 +188,7 @@ void bind_inspection(py::module_& m) {
       d[(std::string(coexec::way_name(static_cast<coexec::Way>(way))) + "_seconds").c_str()] = figures.seconds[way];
     d["measurements"] = figures.measurements;
     d["is_pointless"] = figures.is_pointless;
+    d["rests_on_gaps"] = figures.rests_on_gaps;
     return d;
   });
   m.def("divergences", [](const Function& f) {

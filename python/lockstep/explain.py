@@ -133,6 +133,8 @@ class Explanation:
         )
         count = auto["measurements"]
         times = f"of a call, measured {'once' if count == 1 else f'{count} times'}"
+        if auto["rests_on_gaps"]:
+            times += "; the time between calls decided"
         return [f"  auto chose {auto['way']}: {figures} ({times})"]
 
     def _reasons_text(self) -> list[str]:
