@@ -282,7 +282,7 @@ void GraphRunner::loop() {
       continue;
     }
     has_team_.store(true, std::memory_order_relaxed);
-    if (const int threads = wanted_threads_.load(std::memory_order_relaxed); threads > 0 && threads != applied_threads_) {
+    if (const int threads = wanted_threads_.load(std::memory_order_relaxed); threads != applied_threads_) {
       dynamic::set_threads_of_this_thread(threads);
       applied_threads_ = threads;
     }

@@ -82,7 +82,7 @@ class GraphRunner {
   static constexpr uint64_t kNone = ~0ull;
   std::atomic<uint64_t> last_{kNone};  // the event with which the thread ends
   std::atomic<int> wanted_threads_{0};
-  int applied_threads_ = -1;
+  int applied_threads_ = 0;  // 0: those that a new thread has
   std::atomic<bool> is_helped_{false};
   std::atomic<bool> has_team_{false};   // workers of its own, perhaps
   bool has_spread_team_ = false;        // for sure, and on cores of their own when they began

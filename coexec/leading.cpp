@@ -12,9 +12,6 @@
 #include <ATen/Parallel.h>
 #include <xmmintrin.h>
 
-#include <atomic>
-#include <thread>
-
 #include "coexec/call_recorder.h"
 #include "coexec/event_log.h"
 #include "coexec/session.h"
