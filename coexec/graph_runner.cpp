@@ -164,19 +164,19 @@ void GraphRunner::split(dynamic::Event& event) {
 
 // Whether the event so far ahead ran together with a sum that was asked later. It may have failed.
 bool GraphRunner::accumulate(size_t ahead) {
-  auto& product = channel_.front(ahead);
-  if (has_failed() || !dynamic::may_accumulate(product)) return false;
+  auto& made = channel_.front(ahead);
+  if (has_failed() || !dynamic::may_accumulate(made)) return false;
   c10::SmallVector<dynamic::Event*, dynamic::kLookAhead> after;
   for (size_t i = ahead + 1; i < channel_.pending() && after.size() < dynamic::kLookAhead; ++i)
     after.push_back(&channel_.front(i));
-  auto* sum = dynamic::find_sum(product, after);
+  auto* sum = dynamic::find_sum(made, after);
   if (!sum || (ahead > 0 && !fuser_.is_independent(*sum))) return false;
   const dynamic::HiddenStorageReader reader;
   try {
-    set_float_mode(product.float_mode);
-    return dynamic::try_accumulate(product, *sum);
+    set_float_mode(made.float_mode);
+    return dynamic::try_accumulate(made, *sum, totals_);
   } catch (...) {
-    note_failure(product);
+    note_failure(made);
     return true;
   }
 }
@@ -208,6 +208,7 @@ size_t GraphRunner::run_fused() {
   size_t count = 1, passed = 0;
   while (count < channel_.pending() && !channel_.is_awaited(count)) {
     auto& event = channel_.front(count);
+    if (!event.is_done) totals_.forget_touched(event);
     if (!event.is_done && !try_add(fuser_, event)) {
       const bool may_pass = event.passes.has(dynamic::Pass::k_reorder) && passed < kMaxPassed && !event.capture;
       if (!may_pass || !fuser_.is_independent(event)) break;
@@ -232,6 +233,7 @@ void GraphRunner::run_front() {
   const dynamic::TimedScope timed(dynamic::skeleton::runner);
   size_t count = 1;
   auto& event = channel_.front();
+  if (!event.is_done) totals_.forget_touched(event);
   split(event);
   if (event.is_done || accumulate(0)) {
     // nothing is left to do

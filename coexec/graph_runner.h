@@ -78,6 +78,7 @@ class GraphRunner {
   std::shared_ptr<dynamic::FusionMemo> fusion_memo_ = std::make_shared<dynamic::FusionMemo>();
   dynamic::Fuser fuser_{fusion_memo_};
   dynamic::Splitter splitter_;
+  dynamic::TotalsWithoutMinusZero totals_;
   dynamic::Fuser passing_{fusion_memo_};  // for what runs before the group that waits: the same kernels as in a group
   static constexpr uint64_t kNone = ~0ull;
   std::atomic<uint64_t> last_{kNone};  // the event with which the thread ends

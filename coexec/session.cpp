@@ -25,7 +25,8 @@ namespace lockstep::coexec {
 namespace {
 
 constexpr size_t kWindow = 1 << 11;          // events in the channel
-constexpr size_t kInPlaceWindow = 32;        // events that the leader leaves to itself at most
+constexpr size_t kInPlaceWindow = 40;        // events that the leader leaves to itself at most
+constexpr size_t kInPlaceRest = 8;           // of them, those that stay: what it asked for last, it still holds
 constexpr size_t kMaxSignatures = 1 << 18;   // remembered by the process
 constexpr double kNotablePart = 0.03;        // of a time, of what will not come again
 const AdaptiveSpin kBrief(5e-6, 5e-6);
@@ -500,7 +501,7 @@ void Session::wait_for_room() {
   auto& channel = runner_.channel();
   if (channel.asked() % kEventsOfALook == 0) adapt_workers();
   if (in_place_) {
-    if (channel.asked() - channel.done() >= kInPlaceWindow) wait_done(channel.asked(), /*interruptible=*/false);
+    if (channel.asked() - channel.done() >= kInPlaceWindow) wait_done(channel.asked() - kInPlaceRest, /*interruptible=*/false);
   } else if (channel.is_full()) {
     wait_done(channel.asked() - kWindow / 2, /*interruptible=*/true);
   }

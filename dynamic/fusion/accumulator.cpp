@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dynamic/kernels/padding.h"
 #include "dynamic/kernels/product.h"
 #include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/executor.h"
@@ -22,15 +23,20 @@ bool is_product(const graph::OpInfo& op) {
   return &op == mm;
 }
 
+std::optional<PartKind> part_kind(const graph::OpInfo& op) {
+  static const graph::OpInfo *selection = graph::find_op_info("aten::select_backward"), *slice = graph::find_op_info("aten::slice_backward");
+  if (&op == selection) return PartKind::kSelection;
+  return &op == slice ? std::optional(PartKind::kSlice) : std::nullopt;
+}
+
 bool is_sum_in_place(const graph::OpInfo& op) {
   static const graph::OpInfo* add = graph::find_op_info("aten::add_.Tensor");
   return &op == add;
 }
 
-// Rows of floats, one behind the other.
-bool is_whole(const Layout& layout, at::IntArrayRef sizes) {
-  return layout.dtype == c10::ScalarType::Float && layout.sizes == sizes && !layout.conj && !layout.neg &&
-         layout.is_contiguous();
+// Rows of values, one behind the other, as `made` has them.
+bool is_whole(const Layout& layout, const Layout& made) {
+  return layout.dtype == made.dtype && layout.sizes == made.sizes && !layout.conj && !layout.neg && layout.is_contiguous();
 }
 
 bool touches(const Event& event, const c10::StorageImpl* storage) {
@@ -39,64 +45,105 @@ bool touches(const Event& event, const c10::StorageImpl* storage) {
          std::any_of(event.outputs.begin(), event.outputs.end(), [storage](const auto& made) { return made.get() == storage; });
 }
 
-// total += product, where both lie in memory alike.
-bool adds_whole(const Event& sum, const c10::StorageImpl* product, const Layout& made) {
+// total += what was made, where both lie in memory alike.
+bool adds_whole(const Event& sum, const c10::StorageImpl* added_storage, const Layout& made) {
   if (!sum.may_be_fused || sum.is_strict || sum.capture || !sum.signature || !is_sum_in_place(sum.op())) return false;
   const auto &total = sum.signature->inputs[0], &added = sum.signature->inputs[1];
   const auto &into = sum.operands[0], &from = sum.operands[1];
-  return from.storage.get() == product && from.offset == 0 && into.storage && into.storage.get() != product &&
-         is_whole(added, made.sizes) && is_whole(total, made.sizes) && sum.args[2].toScalar().equal(1);
+  return from.storage.get() == added_storage && from.offset == 0 && into.storage && into.storage.get() != added_storage &&
+         is_whole(added, made) && is_whole(total, made) && sum.args[2].toScalar().equal(1);
 }
 
-// The time counts as the product's: what is added costs little beside it.
-void note_spans(const Event& product, const Event& sum, uint64_t begin, uint64_t end) {
+// The time counts as that of what is made: adding it costs little.
+void note_spans(const Event& made, const Event& sum, uint64_t begin, uint64_t end) {
   if (!timeline_is_on.load(std::memory_order_relaxed)) return;
-  add_span({SpanKind::kGroup, begin, end, product.node, product.node->op, /*thread=*/0, /*spec=*/nullptr, /*is_own=*/true});
-  add_span({SpanKind::kMember, begin, end, product.node, product.node->op});
+  add_span({SpanKind::kGroup, begin, end, made.node, made.node->op, /*thread=*/0, /*spec=*/nullptr, /*is_own=*/true});
+  add_span({SpanKind::kMember, begin, end, made.node, made.node->op});
   add_span({SpanKind::kMember, end, end, sum.node, sum.node->op});
+}
+
+// Smaller ones are made, and added, in no time.
+constexpr int64_t kSmallestTotal = 1 << 10;
+bool is_large_enough(const Event& made, const Layout& layout) {
+  if (part_kind(made.op())) return layout.numel() >= kSmallestTotal;
+  return layout.numel() * made.signature->inputs[0].sizes[1] >= kSmallestProduct;
+}
+
+bool is_of_known_type(const Event& made, const Layout& layout) {
+  return layout.dtype == c10::ScalarType::Float || (layout.dtype == c10::ScalarType::Double && part_kind(made.op()));
 }
 
 }  // namespace
 
-bool may_accumulate(const Event& product) {
-  return product.may_be_fused && !product.is_strict && !product.is_deterministic && !product.capture && product.signature &&
-         is_product(product.op()) && product.passes.has(Pass::k_accumulate) && product.passes.has(Pass::k_choose_kernels) &&
-         !skip_kernels.load(std::memory_order_relaxed);
+void TotalsWithoutMinusZero::note(const StorageRef& total) {
+  if (has(total)) return;
+  totals_[next_].emplace(total);
+  next_ = (next_ + 1) % totals_.size();
+  is_empty_ = false;
 }
 
-Event* find_sum(const Event& product, at::ArrayRef<Event*> after) {
-  const auto& made = product.signature->outputs[0];
-  const auto* storage = product.outputs[0].get();
-  if (!is_whole(made, made.sizes) || made.offset != 0) return nullptr;
-  if (made.numel() * product.signature->inputs[0].sizes[1] < kSmallestProduct) return nullptr;
+bool TotalsWithoutMinusZero::has(const StorageRef& total) const {
+  return !is_empty_ && std::any_of(totals_.begin(), totals_.end(), [&](const auto& known) {
+    return known && known->_unsafe_get_target() == total.get();
+  });
+}
+
+void TotalsWithoutMinusZero::forget_touched(const Event& event) {
+  if (is_empty_) return;
+  is_empty_ = true;
+  for (auto& total : totals_) {
+    if (total && (total->expired() || touches(event, total->_unsafe_get_target()))) total.reset();
+    is_empty_ &= !total;
+  }
+}
+
+bool may_accumulate(const Event& made) {
+  if (!made.may_be_fused || made.is_strict || made.capture || !made.signature) return false;
+  if (!made.passes.has(Pass::k_accumulate) || skip_kernels.load(std::memory_order_relaxed)) return false;
+  if (part_kind(made.op())) return true;
+  return is_product(made.op()) && !made.is_deterministic && made.passes.has(Pass::k_choose_kernels);
+}
+
+Event* find_sum(const Event& made, at::ArrayRef<Event*> after) {
+  const auto& layout = made.signature->outputs[0];
+  const auto* storage = made.outputs[0].get();
+  if (!is_of_known_type(made, layout) || !is_whole(layout, layout) || layout.offset != 0) return nullptr;
+  if (!is_large_enough(made, layout)) return nullptr;
   for (size_t i = 0; i < after.size(); ++i) {
     auto& event = *after[i];
     if (!touches(event, storage)) continue;
     // Nobody else holds it, so that nobody will ask for it.
-    if (!adds_whole(event, storage, made) || product.outputs[0].use_count() != 2 || event.float_mode != product.float_mode)
+    if (!adds_whole(event, storage, layout) || made.outputs[0].use_count() != 2 || event.float_mode != made.float_mode)
       return nullptr;
     const auto* total = event.operands[0].storage.get();
     const auto touches_total = [total](const Event* other) { return touches(*other, total); };
-    return std::none_of(after.begin(), after.begin() + i, touches_total) && !touches(product, total) ? &event : nullptr;
+    return std::none_of(after.begin(), after.begin() + i, touches_total) && !touches(made, total) ? &event : nullptr;
   }
   return nullptr;
 }
 
-bool try_accumulate(Event& product, Event& sum) {
-  const auto& total = sum.operands[0];
+bool try_accumulate(Event& made, Event& sum, TotalsWithoutMinusZero& totals) {
+  const auto total = sum.operands[0];
   if (is_hidden(*total.storage)) return false;
-  const auto arguments = build_arguments(product);
-  const OneThreadScope alone(runs_alone(product));
-  const RoundedProductsScope rounded(product.rounds_products);
-  const ExcludedScope timed(&product.node->counts.kernel_ticks);
-  const AllocationScope allocations(product.node);
-  if (!try_add_mm(tensor_over(total.storage, sum.signature->inputs[0], total.offset), arguments[0].toTensor(),
-                  arguments[1].toTensor()))
-    return false;
-  note_spans(product, sum, timed.begin(), timed.begin() + timed.elapsed());
+  const auto arguments = build_arguments(made);
+  const auto into = tensor_over(total.storage, sum.signature->inputs[0], total.offset);
+  const OneThreadScope alone(runs_alone(made));
+  const RoundedProductsScope rounded(made.rounds_products);
+  const ExcludedScope timed(&made.node->counts.kernel_ticks);
+  const AllocationScope allocations(made.node);
+  if (const auto kind = part_kind(made.op())) {
+    const auto done = try_add_part(*kind, arguments, into, totals.has(total.storage));
+    if (!done.is_done) return false;
+    // Of another part of that storage nothing is known.
+    if (done.has_no_minus_zero && into.storage_offset() == 0 && into.nbytes() == total.storage->nbytes()) totals.note(total.storage);
+  } else {
+    totals.forget_touched(sum);
+    if (!try_add_mm(into, arguments[0].toTensor(), arguments[1].toTensor())) return false;
+  }
+  note_spans(made, sum, timed.begin(), timed.begin() + timed.elapsed());
   sum.release_values();
   sum.is_done = true;
-  product.release_values();
+  made.release_values();
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <unordered_map>
 
+#include "dynamic/kernels/attention.h"
 #include "dynamic/kernels/batch_norm.h"
 #include "dynamic/kernels/concatenation.h"
 #include "dynamic/kernels/convolution.h"
@@ -28,6 +29,8 @@ constexpr OwnKernelRow kMeasured[] = {
     {"aten::native_group_norm", "", nullptr, &try_group_norm},
     {"aten::native_group_norm_backward", "", nullptr, &try_group_norm_backward, true},
     {"aten::_foreach_norm", "Scalar", &try_foreach_norm},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", "", &try_attention},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", "", &try_attention_backward},
 };
 
 constexpr OwnKernelRow kJoined[] = {

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -27,6 +29,8 @@ struct Dim {
   bool is_full() const { return first == 0 && step == 1 && count == size; }
   bool has(int64_t at) const { return at >= first && (at - first) % step == 0 && (at - first) / step < count; }
   int64_t offset(int64_t at) const { return (at - first) / step * stride; }
+  // How many of the inner tensor's items lie before `at`.
+  int64_t count_before(int64_t at) const { return std::clamp<int64_t>((at - first + step - 1) / step, 0, count); }
 };
 using Dims = std::vector<Dim>;  // the outermost first
 
@@ -45,6 +49,8 @@ Dims merged(const Dims& dims) {
       last = *dim;
     } else if (last.is_full() && dim->step == 1 && (dim->stride == last.stride * last.count || dim->count == 1)) {
       last = {dim->size * last.size, dim->first * last.size, 1, dim->count * last.count, last.stride};
+    } else if (last.count == 1 && dim->is_full()) {  // one item of each row, as of pairs of real and imaginary parts
+      last = {dim->size * last.size, last.first, last.size, dim->size, dim->stride};
     } else {
       result.push_back(*dim);
     }
@@ -67,8 +73,9 @@ template <typename Item>
 void write_row(const Dim& dim, const Item* inner, Item value, int64_t begin, int64_t end, Item* row) {
   if (!inner || dim.step != 1) {
     std::fill(row + begin, row + end, value);
-    for (int64_t i = begin; inner && i < end; ++i)
-      if (dim.has(i)) row[i] = inner[dim.offset(i)];
+    if (!inner) return;
+    Item* to = row + dim.first;
+    for (int64_t i = dim.count_before(begin), last = dim.count_before(end); i < last; ++i) to[i * dim.step] = inner[i * dim.stride];
     return;
   }
   const int64_t first = std::clamp(dim.first, begin, end), last = std::clamp(dim.first + dim.count, first, end);
@@ -77,16 +84,15 @@ void write_row(const Dim& dim, const Item* inner, Item value, int64_t begin, int
   std::fill(row + last, row + end, value);
 }
 
-template <typename Item>
-void write_all(const Dims& dims, const void* inner, const void* constant, void* out) {
+// run(row, first item, last item, items of the inner tensor in that row or null): all rows, long ones in pieces.
+template <typename Item, typename Run>
+void for_rows(const Dims& dims, const Item* inner, Run run) {
   const Dim& dim = dims.back();
-  const auto* from = static_cast<const Item*>(inner);
-  const Item value = *static_cast<const Item*>(constant);
   int64_t rows = 1;
   for (size_t d = 0; d + 1 < dims.size(); ++d) rows *= dims[d].size;
   const int64_t length = at::ceil_div(dim.size, std::max<int64_t>(1, dim.size / kGrain)), pieces = at::ceil_div(dim.size, length);
   const auto row_at = [&](int64_t row) {
-    const Item* place = from;
+    const Item* place = inner;
     for (size_t d = dims.size() - 1; place && d-- > 0; row /= dims[d].size) {
       const int64_t at = row % dims[d].size;
       place = dims[d].has(at) ? place + dims[d].offset(at) : nullptr;
@@ -96,9 +102,60 @@ void write_all(const Dims& dims, const void* inner, const void* constant, void* 
   shared_loop(0, rows * pieces, std::max<int64_t>(1, kGrain / length), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t row = task / pieces, at = task % pieces * length;
-      write_row(dim, row_at(row), value, at, std::min(at + length, dim.size), static_cast<Item*>(out) + row * dim.size);
+      run(row, at, std::min(at + length, dim.size), row_at(row));
     }
   });
+}
+
+template <typename Item>
+void write_all(const Dims& dims, const void* inner, const void* constant, void* out) {
+  const Dim& dim = dims.back();
+  const Item value = *static_cast<const Item*>(constant);
+  for_rows(dims, static_cast<const Item*>(inner), [&](int64_t row, int64_t begin, int64_t end, const Item* place) {
+    write_row(dim, place, value, begin, end, static_cast<Item*>(out) + row * dim.size);
+  });
+}
+
+template <typename Item>
+bool is_minus_zero(Item value) { return value == 0 && std::signbit(value); }
+
+// Items [begin, end) of a row of the total. Returns whether a -0.0 came out.
+template <typename Item>
+bool add_to_row(const Dim& dim, const Item* inner, int64_t begin, int64_t end, Item* row, bool has_no_minus_zero) {
+  const int64_t first = inner ? dim.count_before(begin) : 0, last = inner ? dim.count_before(end) : 0;
+  Item* to = row + dim.first;
+  if (!has_no_minus_zero) {  // what is not of the part becomes itself and 0.0
+    const auto add_zeros = [row](int64_t from, int64_t until) {
+      for (; from < until; ++from) row[from] += Item{0};
+    };
+    int64_t done = begin;
+    for (int64_t i = first; i < last; ++i) {
+      add_zeros(done, dim.first + i * dim.step);
+      done = dim.first + i * dim.step + 1;
+    }
+    add_zeros(done, end);
+  }
+  if (dim.step == 1 && dim.stride == 1) {
+    for (int64_t i = first; i < last; ++i) to[i] += inner[i];
+  } else {
+    for (int64_t i = first; i < last; ++i) to[i * dim.step] += inner[i * dim.stride];
+  }
+  bool is_found = false;
+  for (int64_t i = first; !has_no_minus_zero && i < last; ++i) is_found |= is_minus_zero(to[i * dim.step]);
+  return is_found;
+}
+
+// Returns whether there is no -0.0 in the total now.
+template <typename Item>
+bool add_all(const Dims& dims, const Item* inner, Item* total, bool has_no_minus_zero) {
+  const Dim& dim = dims.back();
+  std::atomic<bool> is_found{false};
+  for_rows(dims, inner, [&](int64_t row, int64_t begin, int64_t end, const Item* place) {
+    if (!place && has_no_minus_zero) return;
+    if (add_to_row(dim, place, begin, end, total + row * dim.size, has_no_minus_zero))
+      is_found.store(true, std::memory_order_relaxed);
+  });
+  return !is_found;
 }
 
 // `inner` where `dims` say; false where its type is none of ours.
@@ -130,6 +187,7 @@ struct Part {
   Tensor gradient;
   std::vector<int64_t> sizes;
   int64_t dim;
+  Dims dims{};  // of the result
 };
 std::optional<Part> read_part(const torch::jit::Stack& stack) {
   Part part{stack[0].toTensor(), stack[1].toIntVector(), stack[2].toInt()};
@@ -145,6 +203,30 @@ bool fits(const Dims& dims, const std::vector<int64_t>& sizes, int64_t dim) {
   for (size_t d = 0; d < sizes.size(); ++d)
     if (static_cast<int64_t>(d) != dim && dims[d].size != sizes[d]) return false;
   return true;
+}
+
+std::optional<Part> read_slice(const torch::jit::Stack& stack) {
+  auto part = read_part(stack);
+  if (!part || stack[5].toInt() < 1) return std::nullopt;
+  const int64_t size = part->sizes[part->dim], step = stack[5].toInt();
+  const auto bound = [size](int64_t at, int64_t least) { return std::clamp(at < 0 ? at + size : at, least, size); };
+  const int64_t start = bound(stack[3].toInt(), 0), end = bound(stack[4].toInt(), start);
+  part->dims = dims_of(part->gradient);
+  if (!fits(part->dims, part->sizes, part->dim) || part->dims[part->dim].count != at::ceil_div(end - start, step))
+    return std::nullopt;
+  Dim& dim = part->dims[part->dim];
+  dim.size = size, dim.first = start, dim.step = step;
+  return part;
+}
+
+std::optional<Part> read_selection(const torch::jit::Stack& stack) {
+  auto part = read_part(stack);
+  if (!part) return std::nullopt;
+  const int64_t size = part->sizes[part->dim], index = stack[3].toInt() + (stack[3].toInt() < 0 ? size : 0);
+  part->dims = dims_of(part->gradient);
+  if (static_cast<size_t>(part->dim) > part->dims.size() || index < 0 || index >= size) return std::nullopt;
+  part->dims.insert(part->dims.begin() + part->dim, {size, index, 1, 1, 0});
+  return fits(part->dims, part->sizes, part->dim) ? part : std::nullopt;
 }
 
 }  // namespace
@@ -166,26 +248,29 @@ bool try_constant_pad(torch::jit::Stack& stack) {
 
 // gradient, input_sizes, dim, start, end, step
 bool try_slice_backward(torch::jit::Stack& stack) {
-  const auto part = read_part(stack);
-  if (!part || stack[5].toInt() < 1) return false;
-  const int64_t size = part->sizes[part->dim], step = stack[5].toInt();
-  const auto bound = [size](int64_t at, int64_t least) { return std::clamp(at < 0 ? at + size : at, least, size); };
-  const int64_t start = bound(stack[3].toInt(), 0), end = bound(stack[4].toInt(), start);
-  auto dims = dims_of(part->gradient);
-  if (!fits(dims, part->sizes, part->dim) || dims[part->dim].count != at::ceil_div(end - start, step)) return false;
-  dims[part->dim].size = size, dims[part->dim].first = start, dims[part->dim].step = step;
-  return place(stack, part->gradient, dims, 0);
+  const auto part = read_slice(stack);
+  return part && place(stack, part->gradient, part->dims, 0);
 }
 
 // gradient, input_sizes, dim, index
 bool try_select_backward(torch::jit::Stack& stack) {
-  const auto part = read_part(stack);
-  if (!part) return false;
-  const int64_t size = part->sizes[part->dim], index = stack[3].toInt() + (stack[3].toInt() < 0 ? size : 0);
-  auto dims = dims_of(part->gradient);
-  if (static_cast<size_t>(part->dim) > dims.size() || index < 0 || index >= size) return false;
-  dims.insert(dims.begin() + part->dim, {size, index, 1, 1, 0});
-  return fits(dims, part->sizes, part->dim) && place(stack, part->gradient, dims, 0);
+  const auto part = read_selection(stack);
+  return part && place(stack, part->gradient, part->dims, 0);
+}
+
+PartSum try_add_part(PartKind kind, const torch::jit::Stack& arguments, const Tensor& total, bool has_no_minus_zero) {
+  const auto part = kind == PartKind::kSlice ? read_slice(arguments) : read_selection(arguments);
+  if (!part || total.scalar_type() != part->gradient.scalar_type() || total.sizes() != at::IntArrayRef(part->sizes))
+    return {};
+  const auto dims = merged(part->dims);
+  const auto add = [&](auto zero) -> PartSum {
+    using Item = decltype(zero);
+    return {true, add_all(dims, part->gradient.const_data_ptr<Item>(), total.mutable_data_ptr<Item>(), has_no_minus_zero)};
+  };
+  if (total.numel() == 0) return {true, true};
+  if (total.scalar_type() == at::kFloat) return add(0.0f);
+  if (total.scalar_type() == at::kDouble) return add(0.0);
+  return {};
 }
 
 }  // namespace lockstep::dynamic

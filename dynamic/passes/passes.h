@@ -13,7 +13,7 @@ namespace lockstep::dynamic {
   X(split, "batch norms are done in two parts, of which the second joins the ops after it")                              \
   X(map_order, "feature maps stay with their channels innermost from convolution to convolution")                        \
   X(pack_masks, "the masks of dropout are drawn as bits, which the ops that read them unpack for themselves")              \
-  X(accumulate, "matrix products that are added to a total soon after, and are then forgotten, are added as they are made") \
+  X(accumulate, "matrix products and gradients of slices that only a total takes, soon after, are added to it as made") \
   X(fuse, "ops on single values become one kernel")                                                                      \
   X(fuse_rows, "softmax, layer norm, losses and their gradients join them, written down in single steps")                \
   X(fuse_totals, "sums and means of all rows are added up by the kernel that makes the rows")                            \

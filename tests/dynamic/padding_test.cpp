@@ -5,6 +5,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -113,6 +115,79 @@ TEST(Padding, OneVeryLongRow) {
   const auto& result = stack[0].toTensor();
   EXPECT_EQ(result[0].item<int>(), 3);
   EXPECT_TRUE(at::equal(result.slice(0, 1), x));
+}
+
+// Zeros of both signs, and what is no number.
+Tensor out_of_the_ordinary(at::IntArrayRef sizes, at::ScalarType type) {
+  const auto tensor = values(sizes, type);
+  const auto flat = tensor.view(-1);
+  const double kinds[] = {-0.0, 0.0, std::numeric_limits<double>::infinity(), std::nan("")};
+  for (int64_t i = 0; i < flat.numel(); ++i)
+    if (i % 3 != 0) flat[i] = kinds[i % 7 == 0 ? 2 + i % 2 : i % 2];
+  return tensor;
+}
+
+bool has_minus_zero(const Tensor& tensor) { return tensor.eq(0).logical_and(tensor.signbit()).any().item<bool>(); }
+
+// Two sums one after the other, the second one with what the first one has told of the total.
+void expect_sums(PartKind kind, const char* name, const std::vector<Stack>& parts, const Tensor& start) {
+  auto total = start.clone(), expected = start.clone();
+  bool has_none = false;
+  for (const auto& arguments : parts) {
+    const auto done = try_add_part(kind, arguments, total, has_none);
+    ASSERT_TRUE(done.is_done) << name;
+    Stack made = arguments;
+    c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(&made);
+    expected.add_(made[0].toTensor());
+    EXPECT_EQ(total.isnan().logical_not().logical_and(total.ne(expected)).any().item<bool>(), false) << name;
+    EXPECT_TRUE(total.signbit().logical_and(total.eq(0)).equal(expected.signbit().logical_and(expected.eq(0)))) << name;
+    EXPECT_TRUE(total.isnan().equal(expected.isnan())) << name;
+    if (done.has_no_minus_zero) EXPECT_FALSE(has_minus_zero(total)) << name;
+    has_none = done.has_no_minus_zero;
+  }
+}
+
+TEST(PartSums, AreThoseOfTheWholeToTheSignOfZero) {
+  at::manual_seed(0);
+  constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
+  for (const auto type : {at::kFloat, at::kDouble})
+    for (const auto& start : {out_of_the_ordinary({6, 6, 6}, type), at::zeros({6, 6, 6}, type), at::full({6, 6, 6}, -0.0, type)}) {
+      for (int64_t dim = -3; dim < 3; ++dim) {
+        std::vector<Stack> selections, slices;
+        for (const int64_t index : {3, 3, -1})
+          for (const auto& gradient : {out_of_the_ordinary({6, 6}, type), out_of_the_ordinary({6, 6}, type).t()})
+            selections.push_back({gradient, Ints({6, 6, 6}), dim, index});
+        std::vector<int64_t> part{6, 6, 6};
+        for (const auto& [first, end, step, count] : {std::array<int64_t, 4>{1, 4, 1, 3}, {0, kEnd, 2, 3}, {4, 2, 1, 0}, {1, -1, 3, 2}}) {
+          part[dim < 0 ? dim + 3 : dim] = count;
+          slices.push_back({out_of_the_ordinary(part, type), Ints({6, 6, 6}), dim, first, end, step});
+        }
+        expect_sums(PartKind::kSelection, "aten::select_backward", selections, start);
+        expect_sums(PartKind::kSlice, "aten::slice_backward", slices, start);
+      }
+    }
+}
+
+TEST(PartSums, LongRowsAreCutIntoPieces) {
+  at::manual_seed(0);
+  const auto start = values({3, 70001}, at::kFloat);
+  expect_sums(PartKind::kSlice, "aten::slice_backward",
+              {{values({3, 50001}, at::kFloat), Ints({3, 70001}), int64_t{1}, int64_t{20000}, int64_t{70001}, int64_t{1}},
+               {values({3, 23334}, at::kFloat), Ints({3, 70001}), int64_t{1}, int64_t{0}, int64_t{70001}, int64_t{3}}},
+              start);
+  expect_sums(PartKind::kSelection, "aten::select_backward",
+              {{values({70001}, at::kFloat), Ints({3, 70001}), int64_t{0}, int64_t{1}},
+               {values({70001}, at::kFloat), Ints({3, 70001}), int64_t{0}, int64_t{2}}},
+              start);
+}
+
+TEST(PartSums, OfOtherTypesAndSizesNothingIsTouched) {
+  const Stack arguments{values({6, 6}, at::kFloat), Ints({6, 5, 6}), int64_t{1}, int64_t{2}};
+  EXPECT_TRUE(try_add_part(PartKind::kSelection, arguments, at::zeros({6, 5, 6}), false).is_done);
+  EXPECT_FALSE(try_add_part(PartKind::kSelection, arguments, at::zeros({6, 5, 6}, at::kDouble), false).is_done);
+  EXPECT_FALSE(try_add_part(PartKind::kSelection, arguments, at::zeros({6, 4, 6}), false).is_done);
+  const Stack whole_numbers{values({6, 6}, at::kLong), Ints({6, 5, 6}), int64_t{1}, int64_t{2}};
+  EXPECT_FALSE(try_add_part(PartKind::kSelection, whole_numbers, at::zeros({6, 5, 6}, at::kLong), false).is_done);
 }
 
 }  // namespace
