@@ -23,8 +23,12 @@ struct Range {
   bool is_written;
 };
 
+// Strides of dims of size 1 say nothing: gradients of weights with one channel have other ones than the weights.
 bool is_laid_out_as(const at::Tensor& tensor, const at::Tensor& parameter) {
-  return is_whole_float_tensor(tensor) && tensor.sizes() == parameter.sizes() && tensor.strides() == parameter.strides();
+  if (!is_whole_float_tensor(tensor) || tensor.sizes() != parameter.sizes()) return false;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    if (tensor.size(dim) != 1 && tensor.stride(dim) != parameter.stride(dim)) return false;
+  return true;
 }
 
 bool writes_what_others_use(std::vector<Range>& ranges) {

@@ -265,6 +265,33 @@ def test_other_types_and_layouts_are_not_joined():
     assert torch.equal(own, theirs)
 
 
+def test_strides_of_single_items_say_nothing():
+    """Gradients of depthwise convolutions' weights have other ones than the weights."""
+
+    def run(decorate):
+        torch.manual_seed(0)
+        net = nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+        maps = torch.randn(4, 9, 9, 16).permute(0, 3, 1, 2)
+
+        @decorate
+        def step():
+            optimizer.zero_grad()
+            net(maps).square().sum().backward()
+            optimizer.step()
+            return net.weight.grad.stride()
+
+        strides = [step() for _ in range(5)]
+        return net.weight.detach(), strides, step
+
+    own, strides, step = run(lambda fn: default(fn, without="choose_kernels"))
+    theirs, eager_strides, _ = run(eager)
+    assert strides == eager_strides
+    assert strides[0] != own.stride(), "this PyTorch gives the strides of the weights"
+    assert is_joined(step)
+    torch.testing.assert_close(own, theirs, rtol=2e-6, atol=2e-6)
+
+
 def test_parameters_that_share_memory_are_updated_in_order():
     def run(decorate):
         flat = torch.arange(10.0)
