@@ -271,7 +271,7 @@ def test_strides_of_single_items_say_nothing():
     def run(decorate):
         torch.manual_seed(0)
         net = nn.Conv2d(16, 16, 3, padding=1, groups=16)
-        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+        optimizer = torch.optim.SGD(net.parameters(), 1e-5, momentum=0.9)
         maps = torch.randn(4, 9, 9, 16).permute(0, 3, 1, 2)
 
         @decorate
