@@ -11,6 +11,7 @@
 
 #include <atomic>
 
+#include "dynamic/kernels/convolution_depthwise.h"
 #include "dynamic/kernels/convolution_strips.h"
 #include "dynamic/kernels/convolution_ways.h"
 #include "dynamic/kernels/float_tensor.h"
@@ -30,6 +31,7 @@ using at::Tensor;
 
 constexpr int64_t kSmallColumnsBytes = 1 << 20;  // whatever the maps take
 constexpr size_t kScratchShare = 2;  // of maps: what oneDNN's kernels ask for beside them, where it is not known
+constexpr int64_t kFewestChannels = 8;  // that have a window each
 constexpr double kOpening = 1.1;  // who makes the first map with channels innermost makes work for others, perhaps
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
@@ -39,6 +41,7 @@ struct Convolution {
   bool transposed = false;
   int64_t groups = 1;
   bool in_any_order = false;  // maps come, and may go, with their channels innermost
+  bool is_visibly_innermost = false;  // they lie so for everybody, and so do eager's results
 };
 
 // From argument `at`: stride, padding, dilation, transposed, output_padding, groups.
@@ -65,12 +68,24 @@ bool is_plain(const Tensor& tensor) { return is_float_map(tensor) && tensor.is_c
 bool is_innermost(const Tensor& map) { return !map.is_contiguous(); }
 
 bool is_map(const Tensor& tensor, const Convolution& c) {
-  return is_plain(tensor) || (c.in_any_order && is_float_map(tensor) && tensor.is_contiguous(kChannelsLast));
+  const bool may_be_innermost = c.in_any_order || c.is_visibly_innermost;
+  return is_plain(tensor) || (may_be_innermost && is_float_map(tensor) && tensor.is_contiguous(kChannelsLast));
+}
+
+// As channels_last makes them, or a permutation. Where a dim has one item, strides do not tell; and single pixels of one
+// sample go another way in eager, whose gradients lie otherwise.
+bool lies_innermost(const Convolution& c) {
+  if (c.input.dim() != 4 || c.weight.dim() != 4) return false;
+  if (c.input.size(0) == 1 && c.weight.size(2) == 1 && c.weight.size(3) == 1) return false;
+  return is_float_map(c.input) && is_innermost(c.input) && c.input.is_contiguous(kChannelsLast) && c.input.size(2) > 1 &&
+         c.input.size(3) > 1 && is_float_map(c.weight) && c.weight.size(0) > 1 && !c.transposed &&
+         (c.weight.is_contiguous() || c.weight.is_contiguous(kChannelsLast));
 }
 
 bool can_choose(const Convolution& c) {
   const auto& context = at::globalContext();
-  return is_map(c.input, c) && is_plain(c.weight) && context.userEnabledMkldnn() && !context.deterministicAlgorithms();
+  return is_map(c.input, c) && (c.is_visibly_innermost || is_plain(c.weight)) && context.userEnabledMkldnn() &&
+         !context.deterministicAlgorithms();
 }
 
 int64_t window(const Convolution& c, int dim) { return c.dilation[dim] * (c.weight.size(2 + dim) - 1) + 1; }
@@ -126,7 +141,7 @@ Problem problem_of(int64_t kind, const Convolution& c, const Tensor& gradient, i
   return problem;
 }
 
-enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples, kByWinograd, kByStrips, kInParts };
+enum Way { kAsEager, kChannelsInnermost, kByColumns, kBySamples, kByWinograd, kByStrips, kInParts, kByChannels };
 constexpr uint32_t bit(int way) { return 1u << way; }
 enum Kind : int64_t { kForward = 1, kInputGradient = 2, kWeightGradient = 3 };
 
@@ -136,10 +151,20 @@ Tensor as_eager(const Tensor& result) {
   return map.as_strided(map.sizes(), c10::contiguous_strides(map.sizes()));
 }
 
-Tensor finished(const Convolution& c, const Tensor& map) { return c.in_any_order ? map : as_eager(map); }
+// With channels innermost, and the strides that eager gives them.
+Tensor as_eager_innermost(const Tensor& result) {
+  const auto map = map_in_order(result, kChannelsLast);
+  return map.as_strided(map.sizes(), innermost_strides(map.sizes()));
+}
+
+Tensor as_eager(const Convolution& c, const Tensor& result) {
+  return c.is_visibly_innermost ? as_eager_innermost(result) : as_eager(result);
+}
+
+Tensor finished(const Convolution& c, const Tensor& map) { return c.in_any_order ? map : as_eager(c, map); }
 // In the order of the input: what comes next in the backward pass combines it with that.
 Tensor finished_like_input(const Convolution& c, const Tensor& map) {
-  if (!c.in_any_order) return as_eager(map);
+  if (!c.in_any_order) return as_eager(c, map);
   return map_in_order(map, is_innermost(c.input) ? kChannelsLast : at::MemoryFormat::Contiguous);
 }
 
@@ -207,7 +232,7 @@ Tensor weight_gradient_in_parts(const Convolution& c, const Tensor& gradient) {
     sums[part] = std::get<1>(backward(own, of_own, std::nullopt, {false, true, false}));
   });
   for (size_t part = 1; part < sums.size(); ++part) sums[0].add_(sums[part]);
-  return as_eager(sums[0]);
+  return as_eager(c, sums[0]);
 }
 
 // A map that lies the same in both orders says by its strides which one is meant.
@@ -217,10 +242,15 @@ Tensor in_order(const Tensor& map, at::MemoryFormat order) {
 }
 
 bool wants_innermost(int way) {
-  return way == kChannelsInnermost || way == kByWinograd || way == kByStrips || way == kInParts;
+  return way == kChannelsInnermost || way == kByWinograd || way == kByStrips || way == kInParts || way == kByChannels;
 }
 
-at::MemoryFormat order_of(int way) { return wants_innermost(way) ? kChannelsLast : at::MemoryFormat::Contiguous; }
+// Eager takes maps as they lie.
+bool wants_innermost(int way, const Convolution& c) { return way == kAsEager ? c.is_visibly_innermost : wants_innermost(way); }
+
+at::MemoryFormat order_of(int way, const Convolution& c) {
+  return wants_innermost(way, c) ? kChannelsLast : at::MemoryFormat::Contiguous;
+}
 
 // With the strides of that order over the same values, which lie in another.
 Tensor as_if_in_order(const Tensor& map, at::MemoryFormat order) {
@@ -236,7 +266,7 @@ struct Ordered {
 };
 enum class Unread { kNothing, kInput, kWeight };  // of what a kernel is given, and asks for sizes and order alone
 Ordered in_order_of(int way, const Convolution& c, const Tensor& gradient, Unread unread) {
-  const auto order = order_of(way);
+  const auto order = order_of(way, c);
   Ordered ordered{c, gradient.defined() ? in_order(gradient, order) : gradient};
   ordered.c.input = unread == Unread::kInput ? as_if_in_order(c.input, order) : in_order(c.input, order);
   return ordered;
@@ -245,7 +275,7 @@ Ordered in_order_of(int way, const Convolution& c, const Tensor& gradient, Unrea
 // Of a way whose loops are those of a team of OpenMP's.
 bool has_team(int way) {
   if (way == kByColumns || way == kBySamples) return !products_are_shared();
-  return way != kByWinograd && way != kByStrips && way != kInParts;
+  return way != kByWinograd && way != kByStrips && way != kInParts && way != kByChannels;
 }
 
 size_t bytes_unless(at::MemoryFormat order, const Tensor& map) {
@@ -257,9 +287,10 @@ size_t bytes_unless(at::MemoryFormat order, const Tensor& map) {
 size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor& gradient, const ConvolutionShape& s,
                     size_t result, Unread unread) {
   const size_t weights = c.weight.nbytes(), given = c.input.nbytes() + (gradient.defined() ? gradient.nbytes() : 0);
-  const bool goes_back = wants_innermost(way) && !(c.in_any_order && (!gradient.defined() || is_innermost(c.input)));
-  const size_t moved = (unread == Unread::kInput ? 0 : bytes_unless(order_of(way), c.input)) +
-                       bytes_unless(order_of(way), gradient) + (goes_back ? result : 0);
+  const bool fits_order = c.in_any_order && (!gradient.defined() || is_innermost(c.input));
+  const bool goes_back = c.is_visibly_innermost ? !wants_innermost(way, c) : wants_innermost(way) && !fits_order;
+  const size_t moved = (unread == Unread::kInput ? 0 : bytes_unless(order_of(way, c), c.input)) +
+                       bytes_unless(order_of(way, c), gradient) + (goes_back ? result : 0);
   const size_t scratch = (given + result) / kScratchShare;
   switch (way) {
     // oneDNN orders them for itself; where eager gets the same maps, its peak has room for that.
@@ -270,6 +301,7 @@ size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor
     case kBySamples: return result + moved + weights * s.n;
     case kByWinograd: return result + moved + weights * 4 + winograd_block_bytes();  // two tiles are less than four windows
     case kByStrips: return result + moved + weights * loop_threads();
+    case kByChannels: return result + moved + weights * sample_parts(s.n);
     case kInParts:
       return result + std::max(of_eager, result + scratch) + moved + weights * (unread == Unread::kWeight ? sample_parts(s.n) : 1);
     default: return result;
@@ -309,17 +341,23 @@ bool is_for_columns(const ConvolutionShape& s) {
   return s.is_pointwise() || s.columns_bytes() <= std::max(kSmallColumnsBytes, maps_bytes / 2);
 }
 
+// A window for each channel. Few channels fill no register.
+bool is_depthwise(const Convolution& c) {
+  return !c.transposed && c.weight.size(1) == 1 && c.weight.size(0) == c.groups && c.groups >= kFewestChannels;
+}
+
 // Those of our own.
 uint32_t own_ways(Kind kind, const Convolution& c, const ConvolutionShape& s) {
-  if (c.groups != 1) return 0;
+  if (c.groups != 1) return is_depthwise(c) ? bit(kByChannels) : 0;
   const bool may_use_tiles = kind == kWeightGradient ? is_weight_gradient_for_winograd(s) : is_for_winograd(s);
   return (is_for_columns(s) ? bit(kByColumns) : 0) | (s.is_pointwise() ? bit(kBySamples) : 0) |
          (may_use_tiles ? bit(kByWinograd) : 0) | (is_for_strips(s) ? bit(kByStrips) : 0);
 }
 
 // PyTorch's own. In parts the same kernels run as with channels innermost: only one of the two is worth measuring.
-uint32_t their_ways(const ConvolutionShape& s) {
-  return bit(kAsEager) | bit(has_board() && s.n > 1 ? kInParts : kChannelsInnermost);
+uint32_t their_ways(const Convolution& c, const ConvolutionShape& s) {
+  if (has_board() && s.n > 1) return bit(kAsEager) | bit(kInParts);
+  return bit(kAsEager) | (c.is_visibly_innermost ? 0 : bit(kChannelsInnermost));
 }
 
 using Optional = std::optional<Tensor>;
@@ -343,6 +381,12 @@ bool multiplies_padding(int way, const ConvolutionShape& s) {
   return meets_edges(way) && (s.padding[0] > 0 || s.padding[1] > 0);
 }
 
+// Those of our own take weights in planes.
+Tensor weight_for(int way, const Convolution& c) {
+  const bool is_ours = way != kAsEager && way != kInParts;
+  return is_ours && c.is_visibly_innermost ? as_eager(c.weight) : c.weight;
+}
+
 Tensor plus_bias(Tensor map, const Optional& bias) {
   if (bias && map.defined()) map.add_(bias->view({1, bias->size(0), 1, 1}));
   return map;
@@ -356,6 +400,7 @@ Tensor forward_by(int way, const Tensor& input, const Tensor& weight, const Opti
     case kBySamples: return plus_bias(forward_by_samples(input, weight, s), bias);
     case kByWinograd: return forward_by_winograd(input, weight, bias, s);
     case kByStrips: return forward_by_strips(input, weight, bias, s);
+    case kByChannels: return forward_by_channels(input, weight, bias, s);
     default: return {};
   }
 }
@@ -367,6 +412,7 @@ Tensor input_gradient_by(int way, const Tensor& gradient, const Tensor& weight, 
     case kBySamples: return input_gradient_by_samples(gradient, weight, s);
     case kByWinograd: return input_gradient_by_winograd(gradient, weight, s);
     case kByStrips: return input_gradient_by_strips(gradient, weight, s);
+    case kByChannels: return input_gradient_by_channels(gradient, weight, s);
     default: return {};
   }
 }
@@ -378,9 +424,11 @@ Tensor weight_gradient_by(int way, const Tensor& gradient, const Tensor& input, 
     case kBySamples: return weight_gradient_by_samples(gradient, input, s);
     case kByWinograd: return weight_gradient_by_winograd(gradient, input, s);
     case kByStrips: result = weight_gradient_by_strips(gradient, input, s); break;
+    case kByChannels: result = weight_gradient_by_channels(gradient, input, s); break;
     default: return {};
   }
-  return multiplies_padding(way, s) && !is_finite(result) ? Tensor() : result;
+  const bool meets_zeros = multiplies_padding(way, s) || way == kByChannels;
+  return meets_zeros && !is_finite(result) ? Tensor() : result;
 }
 
 // The two gradients apart, each by the way that is fastest for it alone: PyTorch's own kernel computes them one after the
@@ -388,12 +436,12 @@ Tensor weight_gradient_by(int way, const Tensor& gradient, const Tensor& input, 
 Tensor input_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
   Tensor result;
   run_in_order(problem_of(kInputGradient, c, gradient, 0),
-               their_ways(s) | own_ways(kInputGradient, c, s), c, s, gradient, c.input.nbytes(),
+               their_ways(c, s) | own_ways(kInputGradient, c, s), c, s, gradient, c.input.nbytes(),
                Unread::kInput,
                [&](int way, const Ordered& o) {
                  result = way == kInParts ? input_gradient_in_parts(o.c, o.gradient)
                           : c.transposed  ? forward_by(way, o.gradient, c.weight, std::nullopt, s)
-                                          : input_gradient_by(way, o.gradient, c.weight, s);
+                                          : input_gradient_by(way, o.gradient, weight_for(way, c), s);
                  if (!result.defined()) result = std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false}));
                  result = finished_like_input(c, result);
                });
@@ -406,7 +454,7 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
   std::tuple<Tensor, Tensor, Tensor> results;
   auto& [unused, weight, bias] = results;
   run_in_order(problem_of(kWeightGradient, c, gradient, with_bias),
-               their_ways(s) | own_ways(kWeightGradient, c, s), c, s, gradient, c.weight.nbytes(),
+               their_ways(c, s) | own_ways(kWeightGradient, c, s), c, s, gradient, c.weight.nbytes(),
                Unread::kWeight,
                [&](int way, const Ordered& o) {
                  weight = way == kInParts ? weight_gradient_in_parts(o.c, o.gradient)
@@ -414,29 +462,68 @@ std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gr
                                           : weight_gradient_by(way, o.gradient, o.c.input, s);
                  if (!weight.defined()) {
                    results = backward(o.c, o.gradient, bias_sizes, {false, true, with_bias});
-                   weight = as_eager(weight);
                  } else if (with_bias) {
                    bias = o.gradient.sum({0, 2, 3});
                  }
+                 weight = as_eager(c, weight);
                });
   return {weight, bias};
+}
+
+// ---- along lines: (samples, channels, length), as maps of one row, which is how PyTorch computes them, too
+
+bool are_lines(const torch::jit::Stack& stack, int tensors) {
+  for (int i = 0; i < tensors; ++i)
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined() || stack[i].toTensor().dim() != 3) return false;
+  return true;
+}
+
+// With `value` for the row where the list holds one number. An optional list of sizes stays as it is.
+void prepend(c10::IValue& list, int64_t value) {
+  auto numbers = list.toIntVector();
+  if (numbers.size() == 1) list = std::vector<int64_t>{value, numbers[0]};
+}
+
+// `run` for maps; the first `results` of what it gives are maps or windows.
+template <class Run>
+bool run_for_lines(torch::jit::Stack& stack, int tensors, size_t geometry, int results, Run run) {
+  torch::jit::Stack maps = stack;
+  for (int i = 0; i < tensors; ++i) {
+    auto line = stack[i].toTensor();
+    if (!is_float_tensor(line)) return false;
+    const bool is_gradient = tensors == 3 && i == 0;  // how it lies, eager does not ask
+    if (is_gradient) line = line.contiguous();
+    if (!line.is_contiguous()) return false;  // eager takes channels for innermost, perhaps
+    maps[i] = line.unsqueeze(2);
+  }
+  for (const auto& [list, value] : {std::pair(0, 1), std::pair(1, 0), std::pair(2, 1), std::pair(4, 0)})
+    prepend(maps[geometry + list], value);
+  if (!run(maps)) return false;
+  for (int i = 0; i < results; ++i)
+    if (maps[i].isTensor() && maps[i].toTensor().defined()) maps[i] = maps[i].toTensor().squeeze(2);
+  stack = std::move(maps);
+  return true;
 }
 
 }  // namespace
 
 bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
+  if (are_lines(stack, 2))
+    return run_for_lines(stack, 2, 3, 1, [](torch::jit::Stack& maps) { return try_convolution(maps, /*in_any_order=*/false); });
   Convolution c;
   c.in_any_order = in_any_order;
   if (!stack[0].isTensor() || !stack[1].isTensor()) return false;
   c.input = stack[0].toTensor(), c.weight = stack[1].toTensor();
-  if (!is_map(c.input, c) || !read_geometry(c, stack, 3) || !can_choose(c)) return false;
+  if (!read_geometry(c, stack, 3)) return false;
+  c.is_visibly_innermost = !in_any_order && lies_innermost(c);
+  if (!can_choose(c)) return false;
   auto bias = stack[2].toOptional<Tensor>();
   if (bias && !bias->defined()) bias.reset();
   const auto s = shape_of(c);
   const int64_t channels = c.transposed ? c.weight.size(1) * c.groups : s.o;
   if (!fits(c, s) || (bias && (bias->dim() != 1 || bias->size(0) != channels))) return false;
   const bool may_add_bias = !bias || (is_float_tensor(*bias) && bias->is_contiguous());
-  const uint32_t allowed = their_ways(s) | (may_add_bias ? own_ways(kForward, c, s) : 0);
+  const uint32_t allowed = their_ways(c, s) | (may_add_bias ? own_ways(kForward, c, s) : 0);
   const std::array<int64_t, 4> sizes_of_forward{s.n, channels, c.transposed ? s.h : s.oh, c.transposed ? s.w : s.ow};
   const size_t bytes_of_forward = sizeof(float) * c10::multiply_integers(sizes_of_forward);
   Tensor result;
@@ -444,7 +531,7 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
                [&](int way, const Ordered& o) {
                  result = way == kInParts ? forward_in_parts(o.c, bias, sizes_of_forward)
                           : c.transposed  ? plus_bias(input_gradient_by(way, o.c.input, c.weight, s), bias)
-                                          : forward_by(way, o.c.input, c.weight, bias, s);
+                                          : forward_by(way, o.c.input, weight_for(way, c), bias, s);
                  if (!result.defined()) result = forward(o.c, bias);
                  result = finished(c, result);
                });
@@ -454,13 +541,18 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
 }
 
 bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
+  if (are_lines(stack, 3))
+    return run_for_lines(stack, 3, 4, 2,
+                         [](torch::jit::Stack& maps) { return try_convolution_backward(maps, /*in_any_order=*/false); });
   Convolution c;
   c.in_any_order = in_any_order;
   for (int i = 0; i < 3; ++i)
     if (!stack[i].isTensor()) return false;
   auto gradient = stack[0].toTensor();
   c.input = stack[1].toTensor(), c.weight = stack[2].toTensor();
-  if (!is_float_map(gradient) || !read_geometry(c, stack, 4) || !can_choose(c)) return false;
+  if (!is_float_map(gradient) || !read_geometry(c, stack, 4)) return false;
+  c.is_visibly_innermost = !in_any_order && lies_innermost(c);
+  if (!can_choose(c)) return false;
   const auto bias_sizes = stack[3].isNone() ? std::vector<int64_t>() : stack[3].toIntVector();
   const at::OptionalIntArrayRef sizes = stack[3].isNone() ? at::OptionalIntArrayRef() : bias_sizes;
   const auto wanted = stack[10].toBoolList();

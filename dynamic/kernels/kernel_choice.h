@@ -17,7 +17,7 @@
 
 namespace lockstep::dynamic {
 
-constexpr int kMaxWays = 7;
+constexpr int kMaxWays = 8;
 constexpr double kPrepareShare = 0.5;
 
 class KernelChoice {

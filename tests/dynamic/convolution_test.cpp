@@ -44,6 +44,17 @@ const Case kCases[] = {
     {"large_padding", 1, 2, 3, 3, 4, 3, 3, 2, 2, 1, 1, false, true},
     {"groups", 2, 4, 6, 6, 6, 3, 3, 1, 1, 1, 2, false, true},
     {"depthwise", 2, 4, 6, 6, 4, 3, 3, 1, 1, 1, 4, false, false},
+    {"depthwise_few", 2, 9, 6, 7, 9, 3, 3, 1, 1, 1, 9, false, true},
+    {"depthwise_rest", 2, 35, 6, 7, 35, 3, 3, 1, 1, 1, 35, false, true},
+    {"depthwise_stride", 3, 80, 9, 8, 80, 3, 3, 2, 1, 1, 80, false, false},
+    {"depthwise_beyond_the_map", 2, 24, 2, 3, 24, 7, 7, 1, 3, 1, 24, false, true},
+    {"depthwise_one_pixel", 4, 16, 1, 1, 16, 5, 5, 1, 2, 1, 16, false, true},
+    {"depthwise_inside", 2, 16, 9, 8, 16, 3, 2, 1, 0, 1, 16, false, false},
+    {"depthwise_wide_window", 2, 20, 8, 12, 20, 1, 11, 1, 3, 1, 20, false, true},
+    {"depthwise_dilated", 2, 17, 13, 12, 17, 3, 3, 2, 2, 3, 17, false, true},
+    {"depthwise_pixels_left_over", 2, 16, 11, 10, 16, 2, 2, 3, 0, 1, 16, false, true},
+    {"depthwise_large", 2, 24, 24, 25, 24, 5, 5, 1, 2, 1, 24, false, true},
+    {"several_outputs_a_channel", 2, 16, 6, 6, 32, 3, 3, 1, 1, 1, 16, false, true},
     {"stride_wide_window", 2, 3, 11, 10, 5, 5, 4, 3, 2, 1, 1, false, true},
     {"stride_beyond_window", 2, 3, 11, 10, 5, 2, 1, 3, 0, 1, 1, false, true},
     {"stride_dilated", 1, 3, 13, 12, 4, 3, 2, 2, 1, 3, 1, false, true},
@@ -135,6 +146,104 @@ TEST(ConvolutionBackward, LeavesAGradientOfAnotherSizeToEager) {
     for (const auto& sizes : std::vector<std::vector<int64_t>>{{2, 17, 6, 6}, {1, 17, 12, 12}, {2, 16, 12, 12}, {2, 17, 12, 13}})
       EXPECT_FALSE(try_with(at::randn(sizes), transposed)) << sizes;
   }
+}
+
+struct LineCase {
+  int64_t n, c, length, o, window, stride, padding, dilation, groups;
+  bool transposed, bias;
+};
+
+// (samples, channels, length), as PyTorch's; what lies otherwise is PyTorch's.
+TEST(ConvolutionsOfLines, EachWayAgrees) {
+  const LineCase cases[] = {{3, 5, 17, 4, 3, 1, 1, 1, 1, false, true},   {2, 19, 40, 24, 10, 5, 0, 1, 1, false, false},
+                            {2, 4, 30, 6, 3, 1, 4, 4, 1, false, true},   {3, 8, 20, 6, 1, 1, 0, 1, 1, false, true},
+                            {2, 24, 33, 24, 4, 1, 3, 1, 24, false, true}, {2, 6, 9, 4, 4, 2, 1, 1, 1, true, true},
+                            {1, 1, 64, 8, 8, 4, 2, 1, 1, false, true}};
+  at::manual_seed(1);
+  for (const auto& p : cases)
+    for (int way = 0; way < kMaxWays; ++way) {
+      SCOPED_TRACE(testing::Message() << p.window << " of " << p.c << " by way " << way);
+      forced_way = way;
+      const auto x = at::randn({p.n, p.c, p.length});
+      const auto w = p.transposed ? at::randn({p.c, p.o, p.window}) : at::randn({p.o, p.c / p.groups, p.window});
+      const auto b = p.bias ? at::randn({p.o}) : at::Tensor();
+      const std::vector<int64_t> stride{p.stride}, padding{p.padding}, dilation{p.dilation}, none{0}, bias_sizes{p.o};
+      const auto exactly = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(at::kDouble) : tensor; };
+      const auto run = [&](const at::Tensor& input, const at::Tensor& weight, const at::Tensor& with) {
+        return at::convolution(input, weight, with.defined() ? std::optional(with) : std::nullopt, stride, padding, dilation,
+                               p.transposed, none, p.groups);
+      };
+      const auto eager = run(x, w, b);
+      torch::jit::Stack stack{x, w, p.bias ? c10::IValue(b) : c10::IValue(), stride, padding, dilation, p.transposed, none, p.groups};
+      ASSERT_TRUE(try_convolution(stack));
+      ASSERT_EQ(stack.size(), 1u);
+      expect_near(stack[0].toTensor(), run(exactly(x), exactly(w), exactly(b)), eager, "forward");
+      for (const auto& gradient : {at::randn(eager.sizes()), at::randn({eager.size(0), eager.size(2), eager.size(1)}).transpose(1, 2)}) {
+        const auto back = [&](at::ScalarType type) {
+          return at::convolution_backward(gradient.to(type), x.to(type), w.to(type),
+                                          p.bias ? at::OptionalIntArrayRef(bias_sizes) : at::OptionalIntArrayRef(), stride, padding,
+                                          dilation, p.transposed, none, p.groups, {true, true, p.bias});
+        };
+        const auto expected = back(at::kFloat), exact = back(at::kDouble);
+        torch::jit::Stack own{gradient, x, w, p.bias ? c10::IValue(bias_sizes) : c10::IValue(), stride, padding, dilation, p.transposed,
+                              none, p.groups, c10::List<bool>({true, true, p.bias})};
+        ASSERT_TRUE(try_convolution_backward(own));
+        ASSERT_EQ(own.size(), 3u);
+        expect_near(own[0].toTensor(), std::get<0>(exact), std::get<0>(expected), "input");
+        expect_near(own[1].toTensor(), std::get<1>(exact), std::get<1>(expected), "weight");
+        if (p.bias) expect_near(own[2].toTensor(), std::get<2>(exact), std::get<2>(expected), "bias");
+      }
+      torch::jit::Stack innermost{at::randn({p.n, p.length, p.c + 1}).slice(2, 1).transpose(1, 2), w, c10::IValue(), stride, padding,
+                                  dilation, p.transposed, none, p.groups};
+      EXPECT_FALSE(try_convolution(innermost));
+      EXPECT_EQ(innermost.size(), 9u);
+    }
+  forced_way = -1;
+}
+
+// Maps that lie so for everybody, as channels_last makes them: results lie as eager's, to the strides.
+TEST_P(Convolutions, EachWayAgreesWhereChannelsAreInnermostForAll) {
+  const auto& p = GetParam();
+  const bool is_one_sample_by_pixels = p.n == 1 && p.kh == 1 && p.kw == 1;
+  if (p.transposed || p.h == 1 || p.w == 1 || is_one_sample_by_pixels) GTEST_SKIP() << "left to PyTorch";
+  at::manual_seed(1);
+  constexpr auto kInnermost = at::MemoryFormat::ChannelsLast;
+  const std::vector<int64_t> stride{p.stride, p.stride}, padding{p.padding, p.padding}, dilation{p.dilation, p.dilation},
+      none{0, 0}, bias_sizes{p.o};
+  const auto x = at::randn({p.n, p.c, p.h, p.w}).contiguous(kInnermost), b = at::randn({p.o});
+  const auto bias = p.bias ? std::optional(b) : std::nullopt;
+  for (const auto order : {at::MemoryFormat::Contiguous, kInnermost}) {
+    const auto w = at::randn({p.o, p.c / p.groups, p.kh, p.kw}).contiguous(order);
+    const auto eager = at::convolution(x, w, bias, stride, padding, dilation, false, none, p.groups);
+    const auto exact = at::convolution(x.to(at::kDouble), w.to(at::kDouble), p.bias ? std::optional(b.to(at::kDouble)) : std::nullopt,
+                                       stride, padding, dilation, false, none, p.groups);
+    const auto slopes = at::randn(eager.sizes());
+    for (const auto& gradient : {slopes, slopes.contiguous(kInnermost)}) {
+      const auto back = [&](at::ScalarType type) {
+        return at::convolution_backward(gradient.to(type), x.to(type), w.to(type),
+                                        p.bias ? at::OptionalIntArrayRef(bias_sizes) : at::OptionalIntArrayRef(), stride, padding,
+                                        dilation, false, none, p.groups, {true, true, p.bias});
+      };
+      const auto expected = back(at::kFloat), exact_gradients = back(at::kDouble);
+      for (int way = 0; way < kMaxWays; ++way) {
+        SCOPED_TRACE(way);
+        forced_way = way;
+        torch::jit::Stack stack{x, w, p.bias ? c10::IValue(b) : c10::IValue(), stride, padding, dilation, false, none, p.groups};
+        ASSERT_TRUE(try_convolution(stack));
+        expect_near(stack[0].toTensor(), exact, eager, "forward");
+        EXPECT_EQ(stack[0].toTensor().strides(), eager.strides());
+        torch::jit::Stack own{gradient, x, w, p.bias ? c10::IValue(bias_sizes) : c10::IValue(), stride, padding, dilation, false,
+                              none, p.groups, c10::List<bool>({true, true, p.bias})};
+        ASSERT_TRUE(try_convolution_backward(own));
+        expect_near(own[0].toTensor(), std::get<0>(exact_gradients), std::get<0>(expected), "input");
+        expect_near(own[1].toTensor(), std::get<1>(exact_gradients), std::get<1>(expected), "weight");
+        EXPECT_EQ(own[0].toTensor().strides(), std::get<0>(expected).strides());
+        EXPECT_EQ(own[1].toTensor().strides(), std::get<1>(expected).strides());
+        if (p.bias) expect_near(own[2].toTensor(), std::get<2>(exact_gradients), std::get<2>(expected), "bias");
+      }
+    }
+  }
+  forced_way = -1;
 }
 
 TEST_P(Convolutions, AllWaysAgree) { expect_agreement(GetParam(), /*in_any_order=*/false, kEnough); }
@@ -460,7 +569,11 @@ TEST(Convolution, LeavesWhatItDoesNotKnow) {
   EXPECT_FALSE(declines(x, w));
   EXPECT_TRUE(declines(x.to(at::kDouble), w.to(at::kDouble)));
   EXPECT_TRUE(declines(x.to(at::kBFloat16), w.to(at::kBFloat16)));
-  EXPECT_TRUE(declines(x.contiguous(at::MemoryFormat::ChannelsLast), w));
+  constexpr auto kInnermost = at::MemoryFormat::ChannelsLast;
+  EXPECT_FALSE(declines(x.contiguous(kInnermost), w));
+  EXPECT_TRUE(declines(x, w.contiguous(kInnermost)));
+  EXPECT_TRUE(declines(at::randn({2, 3, 1, 5}).contiguous(kInnermost), at::randn({4, 3, 1, 1})));
+  EXPECT_TRUE(declines(at::randn({1, 3, 5, 5}).contiguous(kInnermost), at::randn({4, 3, 1, 1})));
   EXPECT_TRUE(declines(x.transpose(2, 3), w));
   EXPECT_TRUE(declines(at::randn({0, 3, 5, 5}), w));
   EXPECT_TRUE(declines(at::randn({3, 5, 5}), w));
