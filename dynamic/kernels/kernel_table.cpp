@@ -13,6 +13,7 @@
 #include "dynamic/kernels/optimizer_steps.h"
 #include "dynamic/kernels/padding.h"
 #include "dynamic/kernels/product.h"
+#include "dynamic/kernels/reductions.h"
 
 namespace lockstep::dynamic {
 
@@ -29,6 +30,9 @@ constexpr OwnKernelRow kMeasured[] = {
     {"aten::native_group_norm", "", nullptr, &try_group_norm},
     {"aten::native_group_norm_backward", "", nullptr, &try_group_norm_backward, true},
     {"aten::_foreach_norm", "Scalar", &try_foreach_norm},
+    {"aten::var", "correction", &try_variance},
+    {"aten::std", "correction", &try_deviation},
+    {"aten::linalg_vector_norm", "", &try_vector_norm},
     {"aten::_scaled_dot_product_flash_attention_for_cpu", "", &try_attention},
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", "", &try_attention_backward},
 };
