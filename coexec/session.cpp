@@ -501,7 +501,8 @@ void Session::wait_for_room() {
   auto& channel = runner_.channel();
   if (channel.asked() % kEventsOfALook == 0) adapt_workers();
   if (in_place_) {
-    if (channel.asked() - channel.done() >= kInPlaceWindow) wait_done(channel.asked() - kInPlaceRest, /*interruptible=*/false);
+    if (channel.asked() - channel.done() >= kInPlaceWindow)
+      wait_done(channel.asked() - kInPlaceRest, /*interruptible=*/false);
   } else if (channel.is_full()) {
     wait_done(channel.asked() - kWindow / 2, /*interruptible=*/true);
   }

@@ -24,7 +24,8 @@ bool is_product(const graph::OpInfo& op) {
 }
 
 std::optional<PartKind> part_kind(const graph::OpInfo& op) {
-  static const graph::OpInfo *selection = graph::find_op_info("aten::select_backward"), *slice = graph::find_op_info("aten::slice_backward");
+  static const graph::OpInfo* selection = graph::find_op_info("aten::select_backward");
+  static const graph::OpInfo* slice = graph::find_op_info("aten::slice_backward");
   if (&op == selection) return PartKind::kSelection;
   return &op == slice ? std::optional(PartKind::kSlice) : std::nullopt;
 }
@@ -134,8 +135,8 @@ bool try_accumulate(Event& made, Event& sum, TotalsWithoutMinusZero& totals) {
   if (const auto kind = part_kind(made.op())) {
     const auto done = try_add_part(*kind, arguments, into, totals.has(total.storage));
     if (!done.is_done) return false;
-    // Of another part of that storage nothing is known.
-    if (done.has_no_minus_zero && into.storage_offset() == 0 && into.nbytes() == total.storage->nbytes()) totals.note(total.storage);
+    const bool is_all_of_it = into.storage_offset() == 0 && into.nbytes() == total.storage->nbytes();
+    if (done.has_no_minus_zero && is_all_of_it) totals.note(total.storage);
   } else {
     totals.forget_touched(sum);
     if (!try_add_mm(into, arguments[0].toTensor(), arguments[1].toTensor())) return false;

@@ -68,7 +68,8 @@ struct Attention {
 };
 
 bool are_heads(const Tensor& tensor) {
-  return is_float_tensor(tensor) && tensor.dim() == 4 && tensor.numel() > 0 && tensor.stride(3) == 1 && !tensor._is_zerotensor();
+  return is_float_tensor(tensor) && !tensor._is_zerotensor() && tensor.dim() == 4 && tensor.numel() > 0 &&
+         tensor.stride(3) == 1;
 }
 
 // One value for each key, or for each key and query, of which those for the same query are dense.
@@ -252,7 +253,7 @@ class Worker {
   const AttentionLoops& loops_;
   const Heads key_, value_, query_;
   const int64_t columns_;
-  int64_t b_ = 0, h_ = 0, first_ = 0, rows_ = 0, width_ = 0, keys_ = 0;  // of the block; `width_`: its columns with those that pad
+  int64_t b_ = 0, h_ = 0, first_ = 0, rows_ = 0, width_ = 0, keys_ = 0;  // of the block; `width_`: with columns that pad
   std::vector<float> turned_, scores_, gradient_scores_, mask_, sums_, shifts_, of_key_, of_value_, query_rows_, result_rows_;
 };
 
@@ -286,7 +287,8 @@ std::pair<Tensor, Tensor> attend(const Attention& a) {
   for_blocks(a, at::ceil_div(a.queries(), columns), 2 * columns * a.keys() * a.width(),
              [&](Worker& worker, int64_t b, int64_t h, int64_t block) {
                const int64_t first = block * columns;
-               worker.attend(b, h, first, results, sums + b * logarithms.stride(0) + h * logarithms.stride(1) + first * step, step);
+               float* of_block = sums + b * logarithms.stride(0) + h * logarithms.stride(1) + first * step;
+               worker.attend(b, h, first, results, of_block, step);
              });
   return {out, logarithms};
 }
@@ -345,14 +347,15 @@ bool try_attention_backward(torch::jit::Stack& stack) {
   const auto out = stack[4].toTensor(), logarithms = stack[5].toTensor();
   if (!is_float_tensor(gradient) || gradient._is_zerotensor() || gradient.sizes() != a->query.sizes()) return false;
   if (!are_heads(out) || out.sizes() != a->query.sizes()) return false;
-  if (!is_float_tensor(logarithms) || logarithms._is_zerotensor() || logarithms.sizes() != a->query.sizes().slice(0, 3)) return false;
+  if (!is_float_tensor(logarithms) || logarithms._is_zerotensor() || logarithms.sizes() != a->query.sizes().slice(0, 3))
+    return false;
   std::tuple<Tensor, Tensor, Tensor> results;
   run_fastest(kBackward, *a, [&](int way) {
     if (way == kOwn) {
       results = differentiate(*a, gradient.stride(3) == 1 ? gradient : gradient.contiguous(), out, logarithms);
     } else {
-      results = at::_scaled_dot_product_flash_attention_for_cpu_backward(gradient, a->query, a->key, a->value, out, logarithms, 0,
-                                                                         a->is_causal, a->mask, a->scale);
+      results = at::_scaled_dot_product_flash_attention_for_cpu_backward(gradient, a->query, a->key, a->value, out, logarithms,
+                                                                         0, a->is_causal, a->mask, a->scale);
     }
   });
   auto& [query, key, value] = results;

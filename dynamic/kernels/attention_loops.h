@@ -20,7 +20,8 @@ struct AttentionLoops {
   int lanes;  // of a register
   // scores = exp(scores * scale + mask - largest), where `largest` is that of a column, and 0 where all are -inf; `sums` of
   // what comes out.
-  void (*exponentiate)(float* scores, int64_t keys, int64_t columns, float scale, ScoreMask mask, float* largest, float* sums);
+  void (*exponentiate)(float* scores, int64_t keys, int64_t columns, float scale, ScoreMask mask, float* largest,
+                       float* sums);
   // scores = exp(scores * scale + mask - logarithm of the column's sum)
   void (*restore)(float* scores, int64_t keys, int64_t columns, float scale, ScoreMask mask, const float* logarithms);
   // gradient = weights * (gradient - dot of the column) * scale

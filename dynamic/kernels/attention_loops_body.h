@@ -25,7 +25,8 @@ static inline Floats exponential(Floats x) {
   p = p * (rest * rest) + rest + 1.0f;
   // In two steps, since 2^128 is none of these numbers.
   const Integers power = __builtin_convertvector(whole, Integers), half = power >> 1;
-  const Floats result = p * reinterpret_cast<Floats>((half + 127) << 23) * reinterpret_cast<Floats>((power - half + 127) << 23);
+  const auto power_of_two = [](Integers exponent) { return reinterpret_cast<Floats>((exponent + 127) << 23); };
+  const Floats result = p * power_of_two(half) * power_of_two(power - half);
   const Floats bounded = x > kMost ? spread(std::numeric_limits<float>::infinity()) : result;
   return x < kLeast ? Floats{} : bounded;
 }
@@ -54,7 +55,8 @@ static inline void exponentiate_columns(float* scores, int64_t keys, float scale
       shifts[r] = score > shifts[r] ? score : shifts[r];  // nan shows in the sum
     }
 #pragma GCC unroll 3
-  for (int r = 0; r < kRegisters; ++r) shifts[r] = shifts[r] == -std::numeric_limits<float>::infinity() ? Floats{} : shifts[r];
+  for (int r = 0; r < kRegisters; ++r)
+    shifts[r] = shifts[r] == -std::numeric_limits<float>::infinity() ? Floats{} : shifts[r];
   for (int64_t first = 0; first < keys; first += kBlockOfKeys) {
     Floats part[kRegisters] = {};
     for (int64_t key = first, end = std::min(first + kBlockOfKeys, keys); key < end; ++key)
@@ -81,12 +83,14 @@ static inline void restore_columns(float* scores, int64_t keys, float scale, con
 #pragma GCC unroll 3
     for (int r = 0; r < kRegisters; ++r) {
       float* at = scores + (key * kRegisters + r) * LOCKSTEP_LANES;
-      store(at, exponential(masked<kKind, kRegisters>(load(at) * scale, mask, key, r) - load(logarithms + r * LOCKSTEP_LANES)));
+      const Floats score = masked<kKind, kRegisters>(load(at) * scale, mask, key, r);
+      store(at, exponential(score - load(logarithms + r * LOCKSTEP_LANES)));
     }
 }
 
 template <int kRegisters>
-static inline void differentiate_columns(const float* weights, float* gradient, int64_t keys, float scale, const float* dots) {
+static inline void differentiate_columns(const float* weights, float* gradient, int64_t keys, float scale,
+                                         const float* dots) {
   for (int64_t key = 0; key < keys; ++key)
 #pragma GCC unroll 3
     for (int r = 0; r < kRegisters; ++r) {

@@ -246,7 +246,9 @@ bool wants_innermost(int way) {
 }
 
 // Eager takes maps as they lie.
-bool wants_innermost(int way, const Convolution& c) { return way == kAsEager ? c.is_visibly_innermost : wants_innermost(way); }
+bool wants_innermost(int way, const Convolution& c) {
+  return way == kAsEager ? c.is_visibly_innermost : wants_innermost(way);
+}
 
 at::MemoryFormat order_of(int way, const Convolution& c) {
   return wants_innermost(way, c) ? kChannelsLast : at::MemoryFormat::Contiguous;
@@ -509,7 +511,8 @@ bool run_for_lines(torch::jit::Stack& stack, int tensors, size_t geometry, int r
 
 bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   if (are_lines(stack, 2))
-    return run_for_lines(stack, 2, 3, 1, [](torch::jit::Stack& maps) { return try_convolution(maps, /*in_any_order=*/false); });
+    return run_for_lines(stack, 2, 3, 1,
+                         [](torch::jit::Stack& maps) { return try_convolution(maps, /*in_any_order=*/false); });
   Convolution c;
   c.in_any_order = in_any_order;
   if (!stack[0].isTensor() || !stack[1].isTensor()) return false;

@@ -73,8 +73,8 @@ std::vector<float> turned(const Tensor& weight) {
 }
 
 // All rows of a map of (n, h, w, channels) out of another one.
-void combine_rows(const ConvolutionShape& s, const Tensor& source, const Tensor& weight, const Taps& rows, const Taps& columns,
-                  const float* bias, const Tensor& out) {
+void combine_rows(const ConvolutionShape& s, const Tensor& source, const Tensor& weight, const Taps& rows,
+                  const Taps& columns, const float* bias, const Tensor& out) {
   const auto& loops = depthwise_loops();
   const auto weights = turned(weight);
   const int64_t h = out.size(2), w = out.size(3);

@@ -75,7 +75,8 @@ void write_row(const Dim& dim, const Item* inner, Item value, int64_t begin, int
     std::fill(row + begin, row + end, value);
     if (!inner) return;
     Item* to = row + dim.first;
-    for (int64_t i = dim.count_before(begin), last = dim.count_before(end); i < last; ++i) to[i * dim.step] = inner[i * dim.stride];
+    for (int64_t i = dim.count_before(begin), last = dim.count_before(end); i < last; ++i)
+      to[i * dim.step] = inner[i * dim.stride];
     return;
   }
   const int64_t first = std::clamp(dim.first, begin, end), last = std::clamp(dim.first + dim.count, first, end);

@@ -158,7 +158,8 @@ bool try_vector_norm(torch::jit::Stack& stack) {
   const auto f = fold(input, stack[2], stack[3].toBool());
   if (!f) return false;
   const std::vector<float> about(f->results());
-  replace(stack, *f, input, squares(*f, input.const_data_ptr<float>(), about.data()), [](double sum) { return std::sqrt(sum); });
+  const auto sums = squares(*f, input.const_data_ptr<float>(), about.data());
+  replace(stack, *f, input, sums, [](double sum) { return std::sqrt(sum); });
   return true;
 }
 
