@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dynamic/kernels/embedding_sum.h"
 #include "dynamic/kernels/padding.h"
 #include "dynamic/kernels/product.h"
 #include "dynamic/threads/thread_team.h"
@@ -18,16 +19,18 @@ namespace {
 
 using graph::Layout;
 
-bool is_product(const graph::OpInfo& op) {
-  static const graph::OpInfo* mm = graph::find_op_info("aten::mm");
-  return &op == mm;
-}
+enum class Made { kNothingKnown, kProduct, kSelection, kSlice, kEmbedding };
 
-std::optional<PartKind> part_kind(const graph::OpInfo& op) {
-  static const graph::OpInfo* selection = graph::find_op_info("aten::select_backward");
-  static const graph::OpInfo* slice = graph::find_op_info("aten::slice_backward");
-  if (&op == selection) return PartKind::kSelection;
-  return &op == slice ? std::optional(PartKind::kSlice) : std::nullopt;
+Made what_is_made(const graph::OpInfo& op) {
+  static const std::pair<const graph::OpInfo*, Made> known[] = {
+      {graph::find_op_info("aten::mm"), Made::kProduct},
+      {graph::find_op_info("aten::select_backward"), Made::kSelection},
+      {graph::find_op_info("aten::slice_backward"), Made::kSlice},
+      {graph::find_op_info("aten::embedding_dense_backward"), Made::kEmbedding},
+  };
+  for (const auto& [info, made] : known)
+    if (&op == info) return made;
+  return Made::kNothingKnown;
 }
 
 bool is_sum_in_place(const graph::OpInfo& op) {
@@ -66,12 +69,22 @@ void note_spans(const Event& made, const Event& sum, uint64_t begin, uint64_t en
 // Smaller ones are made, and added, in no time.
 constexpr int64_t kSmallestTotal = 1 << 10;
 bool is_large_enough(const Event& made, const Layout& layout) {
-  if (part_kind(made.op())) return layout.numel() >= kSmallestTotal;
+  if (what_is_made(made.op()) != Made::kProduct) return layout.numel() >= kSmallestTotal;
   return layout.numel() * made.signature->inputs[0].sizes[1] >= kSmallestProduct;
 }
 
 bool is_of_known_type(const Event& made, const Layout& layout) {
-  return layout.dtype == c10::ScalarType::Float || (layout.dtype == c10::ScalarType::Double && part_kind(made.op()));
+  return layout.dtype == c10::ScalarType::Float ||
+         (layout.dtype == c10::ScalarType::Double && what_is_made(made.op()) != Made::kProduct);
+}
+
+PartSum add_made(Made made, const torch::jit::Stack& arguments, const at::Tensor& total, bool has_no_minus_zero) {
+  switch (made) {
+    case Made::kSelection: return try_add_part(PartKind::kSelection, arguments, total, has_no_minus_zero);
+    case Made::kSlice: return try_add_part(PartKind::kSlice, arguments, total, has_no_minus_zero);
+    case Made::kEmbedding: return try_add_embedding_gradient(arguments, total, has_no_minus_zero);
+    default: return {.is_done = try_add_mm(total, arguments[0].toTensor(), arguments[1].toTensor())};
+  }
 }
 
 }  // namespace
@@ -101,8 +114,9 @@ void TotalsWithoutMinusZero::forget_touched(const Event& event) {
 bool may_accumulate(const Event& made) {
   if (!made.may_be_fused || made.is_strict || made.capture || !made.signature) return false;
   if (!made.passes.has(Pass::k_accumulate) || skip_kernels.load(std::memory_order_relaxed)) return false;
-  if (part_kind(made.op())) return true;
-  return is_product(made.op()) && !made.is_deterministic && made.passes.has(Pass::k_choose_kernels);
+  const auto what = what_is_made(made.op());
+  if (what != Made::kProduct) return what != Made::kNothingKnown;
+  return !made.is_deterministic && made.passes.has(Pass::k_choose_kernels);
 }
 
 Event* find_sum(const Event& made, at::ArrayRef<Event*> after) {
@@ -132,15 +146,12 @@ bool try_accumulate(Event& made, Event& sum, TotalsWithoutMinusZero& totals) {
   const RoundedProductsScope rounded(made.rounds_products);
   const ExcludedScope timed(&made.node->counts.kernel_ticks);
   const AllocationScope allocations(made.node);
-  if (const auto kind = part_kind(made.op())) {
-    const auto done = try_add_part(*kind, arguments, into, totals.has(total.storage));
-    if (!done.is_done) return false;
-    const bool is_all_of_it = into.storage_offset() == 0 && into.nbytes() == total.storage->nbytes();
-    if (done.has_no_minus_zero && is_all_of_it) totals.note(total.storage);
-  } else {
-    totals.forget_touched(sum);
-    if (!try_add_mm(into, arguments[0].toTensor(), arguments[1].toTensor())) return false;
-  }
+  const bool has_no_minus_zero = totals.has(total.storage);
+  const auto done = add_made(what_is_made(made.op()), arguments, into, has_no_minus_zero);
+  if (!done.is_done) return false;
+  if (!done.has_no_minus_zero) totals.forget_touched(sum);
+  const bool is_all_of_it = into.storage_offset() == 0 && into.nbytes() == total.storage->nbytes();
+  if (done.has_no_minus_zero && is_all_of_it) totals.note(total.storage);
   note_spans(made, sum, timed.begin(), timed.begin() + timed.elapsed());
   sum.release_values();
   sum.is_done = true;

@@ -143,3 +143,33 @@ def test_gradients_of_steps_are_added_where_they_belong(runner, deterministic):
         rows = {row["op"]: row for row in profile.by_op()}
         added = [rows[f"aten::{op}_backward"]["fused"] for op in ("select", "slice")]
         assert min(added) > 20, rows
+
+
+@pytest.mark.parametrize("runner", ["behind", "inplace"])
+def test_gradients_of_words_are_added_where_they_belong(runner):
+    """Looked up in each step of a loop, and used once more as the weights of the head."""
+    torch.manual_seed(0)
+    words = nn.Embedding(300, 8, padding_idx=0)
+    text = torch.randint(0, 300, (12, 5))
+
+    def read():
+        words.weight.grad = None
+        state = torch.zeros(5, 8)
+        for step in text:
+            state = (state + words(step)).clamp(-1, 1)
+        scores = (state[:, None] * words.weight[:40]).sum(2)
+        (scores * scores).sum().backward()
+        return (words.weight.grad,)
+
+    expected = bits(read())
+    without = ("fuse", "fuse_rows", "fuse_totals")
+    fast = lockstep.function(
+        read, when="always", numerics="default", runner=runner, without=without
+    )
+    for _ in range(6):
+        assert bits(fast()) == expected
+    with lockstep.profile(fast) as profile:
+        assert bits(fast()) == expected
+    if runner == "inplace":  # else it is chance which ops wait together
+        rows = {row["op"]: row for row in profile.by_op()}
+        assert rows["aten::embedding_dense_backward"]["fused"] > 5, rows
