@@ -171,6 +171,7 @@ bool GraphRunner::accumulate(size_t ahead) {
     after.push_back(&channel_.front(i));
   auto* sum = dynamic::find_sum(made, after);
   if (!sum || (ahead > 0 && !fuser_.is_independent(*sum))) return false;
+  totals_.renew(accesses_.load(std::memory_order_acquire));
   const dynamic::HiddenStorageReader reader;
   try {
     set_float_mode(made.float_mode);

@@ -36,6 +36,8 @@ class GraphRunner {
   // Other threads run kernels for a while: the runner's workers end as soon as it has nothing to do.
   void rest();
   bool is_running() const { return thread_.joinable(); }
+  // Memory may have been written otherwise than by events of this runner, which are done.
+  void note_access() { accesses_.fetch_add(1, std::memory_order_release); }
   bool has_stopped() const { return has_stopped_.load(std::memory_order_acquire); }
   bool is_this_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
 
@@ -79,6 +81,7 @@ class GraphRunner {
   dynamic::Fuser fuser_{fusion_memo_};
   dynamic::Splitter splitter_;
   dynamic::TotalsWithoutMinusZero totals_;
+  std::atomic<uint64_t> accesses_{0};
   dynamic::Fuser passing_{fusion_memo_};  // for what runs before the group that waits: the same kernels as in a group
   static constexpr uint64_t kNone = ~0ull;
   std::atomic<uint64_t> last_{kNone};  // the event with which the thread ends

@@ -226,6 +226,7 @@ Session::NativeRun::NativeRun(Session& session, const OpInfo& op, bool in_graph)
       native_(session) {
   const bool is_kernel = op.kind == OpKind::kHost || op.kind == OpKind::kEager || op.kind == OpKind::kCompute;
   session.may_have_workers_ |= is_kernel && at::get_num_threads() > 1;
+  if (op.writes) session.runner_.note_access();
 }
 
 void Session::run_natively(const OpInfo& op, torch::jit::Stack* stack, bool in_graph) {

@@ -160,6 +160,7 @@ Session::Session(Host& host) : host_(host), counter_(host.create_program_counter
 
 void Session::begin(Function& function, Way way) {
   if (depth_++ > 0) return;
+  runner_.note_access();
   call_begin_ = __rdtsc();
   yields_ = way == Way::kYielding;
   in_place_ = way == Way::kInPlace;
@@ -438,7 +439,13 @@ void Session::consume_until(uint64_t number) {
   while (!channel.is_done(number)) runner_.run_front();
 }
 
+// Whoever waits may go on to write.
 void Session::wait_done(uint64_t number, bool interruptible) {
+  wait_for_events(number, interruptible);
+  runner_.note_access();
+}
+
+void Session::wait_for_events(uint64_t number, bool interruptible) {
   auto& channel = runner_.channel();
   number = std::min(number, channel.asked());  // a tensor shared by threads may bring another session's number
   if (channel.is_done(number)) return;
@@ -502,9 +509,9 @@ void Session::wait_for_room() {
   if (channel.asked() % kEventsOfALook == 0) adapt_workers();
   if (in_place_) {
     if (channel.asked() - channel.done() >= kInPlaceWindow)
-      wait_done(channel.asked() - kInPlaceRest, /*interruptible=*/false);
+      wait_for_events(channel.asked() - kInPlaceRest, /*interruptible=*/false);
   } else if (channel.is_full()) {
-    wait_done(channel.asked() - kWindow / 2, /*interruptible=*/true);
+    wait_for_events(channel.asked() - kWindow / 2, /*interruptible=*/true);
   }
 }
 

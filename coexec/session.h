@@ -214,6 +214,7 @@ class Session final : public tracer::OpSink {
   void bound_signatures();
   void consume_until(uint64_t number);
   void wait_done(uint64_t number, bool interruptible);
+  void wait_for_events(uint64_t number, bool interruptible);
   void wait_for_room();
   void log_wait(double seconds);
   void publish_all();

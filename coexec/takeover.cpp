@@ -18,6 +18,8 @@ void Session::take_over(Link& link) {
         if (looks > 0) --link.takers;
         if (owner == this) return;
         publish(&link);
+        if (owner) owner->runner_.note_access();
+        runner_.note_access();
         link.written = link.read = 0;
         link.call = 0;
         std::atomic_ref(link.session).store(this, std::memory_order_release);  // others look at it without the lock

@@ -89,6 +89,14 @@ PartSum add_made(Made made, const torch::jit::Stack& arguments, const at::Tensor
 
 }  // namespace
 
+void TotalsWithoutMinusZero::renew(uint64_t accesses) {
+  if (accesses == accesses_) return;
+  accesses_ = accesses;
+  if (is_empty_) return;
+  for (auto& total : totals_) total.reset();
+  is_empty_ = true;
+}
+
 void TotalsWithoutMinusZero::note(const StorageRef& total) {
   if (has(total)) return;
   totals_[next_].emplace(total);
@@ -131,8 +139,11 @@ Event* find_sum(const Event& made, at::ArrayRef<Event*> after) {
     if (!adds_whole(event, storage, layout) || made.outputs[0].use_count() != 2 || event.float_mode != made.float_mode)
       return nullptr;
     const auto* total = event.operands[0].storage.get();
-    const auto touches_total = [total](const Event* other) { return touches(*other, total); };
-    return std::none_of(after.begin(), after.begin() + i, touches_total) && !touches(made, total) ? &event : nullptr;
+    // With errors="late", what comes between may fail, and the sum would not happen.
+    const auto is_in_the_way = [total](const Event* other) {
+      return touches(*other, total) || other->op().value_check != graph::ValueCheck::kNone;
+    };
+    return std::none_of(after.begin(), after.begin() + i, is_in_the_way) && !touches(made, total) ? &event : nullptr;
   }
   return nullptr;
 }
@@ -146,12 +157,13 @@ bool try_accumulate(Event& made, Event& sum, TotalsWithoutMinusZero& totals) {
   const RoundedProductsScope rounded(made.rounds_products);
   const ExcludedScope timed(&made.node->counts.kernel_ticks);
   const AllocationScope allocations(made.node);
-  const bool has_no_minus_zero = totals.has(total.storage);
+  const bool flushes = made.float_mode != 0;
+  const bool has_no_minus_zero = !flushes && totals.has(total.storage);
   const auto done = add_made(what_is_made(made.op()), arguments, into, has_no_minus_zero);
   if (!done.is_done) return false;
-  if (!done.has_no_minus_zero) totals.forget_touched(sum);
+  if (!done.has_no_minus_zero || flushes) totals.forget_touched(sum);
   const bool is_all_of_it = into.storage_offset() == 0 && into.nbytes() == total.storage->nbytes();
-  if (done.has_no_minus_zero && is_all_of_it) totals.note(total.storage);
+  if (done.has_no_minus_zero && is_all_of_it && !flushes) totals.note(total.storage);
   note_spans(made, sum, timed.begin(), timed.begin() + timed.elapsed());
   sum.release_values();
   sum.is_done = true;

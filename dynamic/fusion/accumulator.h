@@ -14,9 +14,12 @@ namespace lockstep::dynamic {
 
 constexpr size_t kLookAhead = 6;  // events after what is added
 
-// The totals of the last sums that hold no -0.0, so that to add zeros to them changes nothing.
+// The totals of the last sums that hold no -0.0, so that to add zeros to them changes nothing; as long as denormals are not
+// flushed, for then it does.
 class TotalsWithoutMinusZero {
  public:
+  // `accesses`: how often memory may have been written by others until now. What was noted before that is forgotten.
+  void renew(uint64_t accesses);
   void note(const StorageRef& total);
   bool has(const StorageRef& total) const;
   // Forgets the totals that the event touches.
@@ -27,6 +30,7 @@ class TotalsWithoutMinusZero {
   std::array<std::optional<WeakRef>, 8> totals_;
   size_t next_ = 0;
   bool is_empty_ = true;
+  uint64_t accesses_ = 0;
 };
 
 // Whether the event makes something that may be added to a total at once.

@@ -91,9 +91,7 @@ int64_t step_of(const Tensor& mask, int64_t dim) { return mask.dim() == 4 && mas
 // From argument `at`: dropout, is_causal, mask, scale.
 std::optional<Attention> read(const torch::jit::Stack& stack, size_t query, size_t at) {
   Attention a{stack[query].toTensor(), stack[query + 1].toTensor(), stack[query + 2].toTensor()};
-  const auto& context = at::globalContext();
-  if (context.deterministicAlgorithms() || context.float32MatmulPrecision() != at::Float32MatmulPrecision::HIGHEST)
-    return std::nullopt;
+  if (at::globalContext().deterministicAlgorithms() || !multiplies_in_float32()) return std::nullopt;
   if (stack[at].toDouble() != 0) return std::nullopt;
   a.is_causal = stack[at + 1].toBool();
   a.mask = stack[at + 2].toOptional<Tensor>();
@@ -110,6 +108,7 @@ std::optional<Attention> read(const torch::jit::Stack& stack, size_t query, size
   }
   if (a.work() < kSmallestProduct || a.queries() < kFewestQueries || a.keys() < kFewestKeys) return std::nullopt;
   if (a.keys() * attention_loops().lanes > kMostScores) return std::nullopt;
+  if (a.is_causal && !(a.factor() > 0)) return std::nullopt;  // PyTorch scales what it has hidden
   return a;
 }
 
@@ -203,7 +202,11 @@ class Worker {
   void score(const float* of_keys, int64_t key_row, const float* of_queries, int64_t query_row, std::vector<float>& into) {
     if (rows_ < width_) std::fill(turned_.begin(), turned_.end(), 0.0f);
     transpose(of_queries, query_row, turned_.data(), width_, rows_, a_.width());
-    products_.multiply(of_keys, {key_row, 1}, turned_.data(), width_, into.data(), width_, keys_, a_.width(), width_);
+    for (int64_t d = 0; d < a_.width(); d += kDepth) {
+      const auto add = d == 0 ? products_.multiply : products_.add;
+      add(of_keys + d, {key_row, 1}, turned_.data() + d * width_, width_, into.data(), width_, keys_,
+          std::min(kDepth, a_.width() - d), width_);
+    }
   }
 
   // turned_ = rows of all keys, turned, @ weights

@@ -32,6 +32,7 @@ using at::Tensor;
 constexpr int64_t kSmallColumnsBytes = 1 << 20;  // whatever the maps take
 constexpr size_t kScratchShare = 2;  // of maps: what oneDNN's kernels ask for beside them, where it is not known
 constexpr int64_t kFewestChannels = 8;  // that have a window each
+constexpr int64_t kSmallPaddedBytes = 1 << 22;
 constexpr double kOpening = 1.1;  // who makes the first map with channels innermost makes work for others, perhaps
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
@@ -303,7 +304,8 @@ size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor
     case kBySamples: return result + moved + weights * s.n;
     case kByWinograd: return result + moved + weights * 4 + winograd_block_bytes();  // two tiles are less than four windows
     case kByStrips: return result + moved + weights * loop_threads();
-    case kByChannels: return result + moved + weights * sample_parts(s.n);
+    case kByChannels:
+      return result + moved + (unread == Unread::kWeight ? loop_threads() * (weights * 2 + padded_bytes_by_channels(s)) : weights);
     case kInParts:
       return result + std::max(of_eager, result + scratch) + moved + weights * (unread == Unread::kWeight ? sample_parts(s.n) : 1);
     default: return result;
@@ -348,9 +350,14 @@ bool is_depthwise(const Convolution& c) {
   return !c.transposed && c.weight.size(1) == 1 && c.weight.size(0) == c.groups && c.groups >= kFewestChannels;
 }
 
+// Where windows reach far, what is copied for a gradient of weights is larger than it is worth.
+bool is_for_channels(Kind kind, const ConvolutionShape& s) {
+  return kind != kWeightGradient || padded_bytes_by_channels(s) <= std::max<int64_t>(kSmallPaddedBytes, s.n * s.c * s.h * s.w);
+}
+
 // Those of our own.
 uint32_t own_ways(Kind kind, const Convolution& c, const ConvolutionShape& s) {
-  if (c.groups != 1) return is_depthwise(c) ? bit(kByChannels) : 0;
+  if (c.groups != 1) return is_depthwise(c) && is_for_channels(kind, s) ? bit(kByChannels) : 0;
   const bool may_use_tiles = kind == kWeightGradient ? is_weight_gradient_for_winograd(s) : is_for_winograd(s);
   return (is_for_columns(s) ? bit(kByColumns) : 0) | (s.is_pointwise() ? bit(kBySamples) : 0) |
          (may_use_tiles ? bit(kByWinograd) : 0) | (is_for_strips(s) ? bit(kByStrips) : 0);
@@ -358,6 +365,8 @@ uint32_t own_ways(Kind kind, const Convolution& c, const ConvolutionShape& s) {
 
 // PyTorch's own. In parts the same kernels run as with channels innermost: only one of the two is worth measuring.
 uint32_t their_ways(const Convolution& c, const ConvolutionShape& s) {
+  // oneDNN's kernel for one channel, innermost, is wrong where steps in the two dims differ.
+  if (s.c == 1 && s.stride[0] != s.stride[1]) return bit(kAsEager);
   if (has_board() && s.n > 1) return bit(kAsEager) | bit(kInParts);
   return bit(kAsEager) | (c.is_visibly_innermost ? 0 : bit(kChannelsInnermost));
 }
@@ -378,7 +387,8 @@ bool is_finite(const Tensor& weights) {
 
 // Windows on the gradient of a map reach over its edge without padding, too, where some of PyTorch's kernels multiply.
 bool meets_edges(int way) { return way == kByColumns || way == kByStrips; }
-// These ways multiply by the zeros around a map, which eager leaves out: with what is not finite that is not the same.
+// These ways multiply by the zeros around a map, which eager leaves out: with what is not finite that is not the same. And
+// the way by channels leaves out what eager multiplies.
 bool multiplies_padding(int way, const ConvolutionShape& s) {
   return meets_edges(way) && (s.padding[0] > 0 || s.padding[1] > 0);
 }
@@ -396,7 +406,7 @@ Tensor plus_bias(Tensor map, const Optional& bias) {
 
 // By one of our own ways; undefined where it is none, or declines.
 Tensor forward_by(int way, const Tensor& input, const Tensor& weight, const Optional& bias, const ConvolutionShape& s) {
-  if (multiplies_padding(way, s) && !is_finite(weight)) return {};
+  if ((multiplies_padding(way, s) || way == kByChannels) && !is_finite(weight)) return {};
   switch (way) {
     case kByColumns: return plus_bias(forward_by_columns(input, weight, s), bias);
     case kBySamples: return plus_bias(forward_by_samples(input, weight, s), bias);
@@ -408,7 +418,7 @@ Tensor forward_by(int way, const Tensor& input, const Tensor& weight, const Opti
 }
 
 Tensor input_gradient_by(int way, const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
-  if (meets_edges(way) && !is_finite(weight)) return {};
+  if ((meets_edges(way) || way == kByChannels) && !is_finite(weight)) return {};
   switch (way) {
     case kByColumns: return input_gradient_by_columns(gradient, weight, s);
     case kBySamples: return input_gradient_by_samples(gradient, weight, s);

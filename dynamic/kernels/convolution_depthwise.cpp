@@ -101,6 +101,10 @@ class PaddedRows {
     const int64_t rows = kPaddedValues / (width_ * s_.c), extent = (s_.kh - 1) * s_.dilation[0] + 1;
     return std::max<int64_t>(1, (rows - extent) / s_.stride[0] + 1);
   }
+  int64_t bytes() const {
+    const int64_t rows = (most_outputs() - 1) * s_.stride[0] + (s_.kh - 1) * s_.dilation[0] + 1;
+    return rows * width_ * s_.c * static_cast<int64_t>(sizeof(float));
+  }
 
   void fill(const float* sample, int64_t first_output, int64_t outputs) {
     first_ = first_output * s_.stride[0] - s_.padding[0];
@@ -138,6 +142,8 @@ Tensor input_gradient_by_channels(const Tensor& gradient, const Tensor& weight, 
                taps_of_inputs(line_of(s, 1), s.c, s.c), nullptr, out);
   return out;
 }
+
+int64_t padded_bytes_by_channels(const ConvolutionShape& s) { return PaddedRows(s).bytes(); }
 
 Tensor weight_gradient_by_channels(const Tensor& gradient, const Tensor& input, const ConvolutionShape& s) {
   const auto& loops = depthwise_loops();

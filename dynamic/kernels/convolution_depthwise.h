@@ -14,6 +14,8 @@ namespace lockstep::dynamic {
 at::Tensor forward_by_channels(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                const ConvolutionShape& shape);
 at::Tensor input_gradient_by_channels(const at::Tensor& gradient, const at::Tensor& weight, const ConvolutionShape& shape);
+// What a thread copies at a time for a gradient of weights.
+int64_t padded_bytes_by_channels(const ConvolutionShape& shape);
 // In planes, as weights are. Multiplies by the zeros around the map.
 at::Tensor weight_gradient_by_channels(const at::Tensor& gradient, const at::Tensor& input, const ConvolutionShape& shape);
 

@@ -39,10 +39,7 @@ enum Way { kAsEager, kOneDnn, kSkinny, kAsGradient, kShared, kRounded };
 enum Kind : int64_t { kProducts = 18, kProduct = 19 };  // of the problem; convolutions have smaller ones
 
 // Nobody asked for other bits, or for the same ones.
-bool may_choose() {
-  const auto& context = at::globalContext();
-  return !context.deterministicAlgorithms() && context.float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
-}
+bool may_choose() { return !at::globalContext().deterministicAlgorithms() && multiplies_in_float32(); }
 
 // oneDNN may be told to round what it multiplies, for each of its ops.
 bool may_use_onednn(at::Float32Op op) {
@@ -234,6 +231,11 @@ Tensor one_by_one(const Tensor& left, const Tensor& right) {
 }
 
 }  // namespace
+
+bool multiplies_in_float32() {
+  const auto precision = at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
+  return precision == at::Float32Precision::NONE || precision == at::Float32Precision::IEEE;
+}
 
 bool has_bfloat16_products() {
   static const bool has_instructions = __builtin_cpu_supports("avx512bf16");

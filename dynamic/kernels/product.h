@@ -10,6 +10,10 @@ namespace lockstep::dynamic {
 // While it lives, factors may be rounded to bfloat16 on this thread, and what comes out as well (numerics="fast").
 using RoundedProductsScope = FlagScope<struct RoundedProducts>;
 
+// Whether float32 is multiplied as it is: nobody asked for less. Of all that PyTorch may be told, what its products on the
+// CPU go by.
+bool multiplies_in_float32();
+
 // Whether the processor multiplies pairs of bfloat16.
 bool has_bfloat16_products();
 

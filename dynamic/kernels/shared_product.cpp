@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "dynamic/kernels/blas.h"
+#include "dynamic/kernels/product.h"
 #include "dynamic/threads/shared_loop.h"
 #include "dynamic/threads/thread_team.h"
 
@@ -115,7 +116,7 @@ Tensor sum_in_parts(const Sizes& s, const Factor& left, const Factor& right, con
 }  // namespace
 
 bool has_shared_products() {
-  return has_blas() && at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
+  return has_blas() && multiplies_in_float32();
 }
 
 bool are_dense(const Tensor& matrices) { return lies_in_rows(matrices) || lies_in_columns(matrices); }

@@ -47,6 +47,7 @@ const Case kCases[] = {
     {"spread_mask", 2, 3, 60, 61, 32, false, Mask::kSpread},
     {"causal_and_masked", 2, 3, 60, 61, 32, true, Mask::kByPair},
     {"scaled", 2, 3, 60, 61, 32, false, Mask::kNone, 0.7},
+    {"very_wide", 1, 2, 40, 40, 1100},
     {"scaled_down", 2, 3, 60, 61, 32, false, Mask::kNone, -0.3},
 };
 
@@ -240,9 +241,33 @@ TEST_F(AttentionValues, LeavesToPyTorchWhatItDoesNotKnow) {
   EXPECT_TRUE(refuses(query, key, value, 0, at::zeros({80, 64}).t()));
   EXPECT_TRUE(refuses(query, key, value, 0, at::zeros({3, 1, 64, 80})));
   EXPECT_TRUE(refuses(query, key, value, 0, at::zeros({63, 80})));
+  for (const double scale : {0.0, -0.5}) {  // PyTorch scales what it has hidden
+    Stack causal{query, key, value, 0.0, true, c10::IValue(), scale};
+    EXPECT_FALSE(try_attention(causal));
+  }
   at::globalContext().setDeterministicAlgorithms(true, false);
   EXPECT_TRUE(refuses(query, key, value, 0, c10::IValue()));
   at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
+// PyTorch may be told in two ways how to multiply, and one of its questions is an error where they differ.
+TEST_F(AttentionValues, SettingsOfPrecision) {
+  forced_way = 1;
+  auto& context = at::globalContext();
+  const auto handles = [&] {
+    Stack stack{query, key, value, 0.0, false, c10::IValue(), c10::IValue()};
+    return try_attention(stack);
+  };
+  const auto set = [&](at::Float32Backend backend, at::Float32Precision precision) {
+    context.setFloat32Precision(backend, at::Float32Op::MATMUL, precision);
+  };
+  set(at::Float32Backend::CUDA, at::Float32Precision::TF32);
+  EXPECT_TRUE(handles()) << "another device's";
+  set(at::Float32Backend::CUDA, at::Float32Precision::IEEE);
+  set(at::Float32Backend::MKLDNN, at::Float32Precision::BF16);
+  EXPECT_FALSE(handles());
+  set(at::Float32Backend::MKLDNN, at::Float32Precision::IEEE);
+  EXPECT_TRUE(handles());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <thread>
 #include <unistd.h>
 
@@ -555,6 +556,34 @@ TEST(Convolution, WhatIsNotFiniteMeetsNoEdges) {
     EXPECT_TRUE(at::equal(back[0].toTensor().isnan(), std::get<0>(eager).isnan())) << way;
     EXPECT_TRUE(at::equal(stack[0].toTensor().isnan(), transposed.isnan())) << way;
   }
+}
+
+// oneDNN's kernel with channels innermost is wrong there.
+TEST(Convolution, OneChannelWithOtherStepsInEachDim) {
+  const std::vector<int64_t> stride{1, 3}, padding{2, 2}, one{1, 1}, zero{0, 0};
+  at::manual_seed(1);
+  const auto x = at::randn({1, 1, 5, 1}), w = at::randn({1, 1, 5, 5});
+  const auto exact = at::convolution(x.to(at::kDouble), w.to(at::kDouble), {}, stride, padding, one, false, zero, 1);
+  for (int way = 0; way < kMaxWays; ++way) {
+    forced_way = way;
+    torch::jit::Stack stack{x, w, c10::IValue(), stride, padding, one, false, zero, int64_t{1}};
+    if (try_convolution(stack)) expect_near(stack[0].toTensor(), exact, exact, "forward");
+  }
+  forced_way = -1;
+}
+
+// What is not finite comes out where eager has it, also of windows that reach over the edge.
+TEST(Convolution, InfiniteWeightsOfChannels) {
+  const std::vector<int64_t> one{1, 1}, zero{0, 0};
+  at::manual_seed(1);
+  const auto x = at::randn({2, 16, 6, 6}), w = at::randn({16, 1, 3, 3});
+  w[3][0][0][0] = std::numeric_limits<float>::infinity();
+  const auto eager = at::convolution(x, w, {}, one, one, one, false, zero, 16);
+  forced_way = 7;
+  torch::jit::Stack stack{x, w, c10::IValue(), one, one, one, false, zero, int64_t{16}};
+  ASSERT_TRUE(try_convolution(stack));
+  forced_way = -1;
+  EXPECT_TRUE(at::equal(stack[0].toTensor().isnan(), eager.isnan()));
 }
 
 TEST(Convolution, LeavesWhatItDoesNotKnow) {

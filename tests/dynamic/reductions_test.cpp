@@ -31,10 +31,10 @@ const Case kCases[] = {
     {"rows", {70, 33}, Ints({-1})},
     {"one_long_row", {1, 5001}, Ints({1})},
     {"long_columns", {5003, 2, 5}, Ints({0})},
-    {"wide", {3, 5, 2500}, Ints({1})},
+    {"wide", {3, 9, 2500}, Ints({1})},
     {"all", {40, 50}, IValue()},
     {"all_by_name", {40, 50}, Ints({0, 1})},
-    {"of_one_item", {3, 1, 600}, Ints({1, 0})},
+    {"with_one_item", {30, 1, 600}, Ints({1, 0})},
 };
 
 struct Reductions : testing::TestWithParam<Case> {
@@ -92,21 +92,41 @@ TEST_P(Reductions, BitsDoNotDependOnTheNumberOfThreads) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, Reductions, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
 
-TEST(ReductionValues, NanAndInfinityComeOutWherePyTorchHasThem) {
+TEST(ReductionValues, LeavesToPyTorchWhatSquaresDoNotHold) {
   at::manual_seed(0);
   auto input = at::randn({20, 30, 8});
   input[3][4][5] = std::numeric_limits<float>::infinity();
   input[7][2][1] = std::nanf("");
-  input.select(0, 9).fill_(2.5f);
-  input.select(0, 11).mul_(1e-30f);
-  for (const Ints& dims : {Ints({0}), Ints({1}), Ints({1, 2})}) {
-    const auto list = dims.vec();
-    Stack variance{input, dims, 1, false}, norm{input, 2, dims, false, IValue()};
-    ASSERT_TRUE(try_variance(variance));
-    ASSERT_TRUE(try_vector_norm(norm));
-    EXPECT_TRUE(at::allclose(variance[0].toTensor(), at::var(input, list, 1, false), 1e-5, 1e-12, /*equal_nan=*/true));
-    EXPECT_TRUE(at::allclose(norm[0].toTensor(), at::linalg_vector_norm(input, 2, list, false), 1e-5, 1e-12, /*equal_nan=*/true));
-  }
+  const auto tiny = at::randn({20, 30, 8}) * 1e-22f, huge = at::randn({20, 30, 8}) * 1e19f;
+  for (const auto& values : {input, tiny, huge})
+    for (const Ints& dims : {Ints({0}), Ints({1}), Ints({1, 2})}) {  // PyTorch's kernels have more room
+      Stack variance{values, dims, 1, false}, deviation = variance, norm{values, 2, dims, false, IValue()};
+      EXPECT_FALSE(try_variance(variance));
+      EXPECT_FALSE(try_deviation(deviation));
+      EXPECT_FALSE(try_vector_norm(norm));
+      EXPECT_EQ(variance.size(), 4u);
+    }
+}
+
+TEST(ReductionValues, EqualOnesHaveNoVariance) {
+  for (const auto& sizes : std::vector<std::vector<int64_t>>{{999, 64}, {64, 999}})
+    for (const int64_t dim : {0, 1}) {
+      Stack stack{at::full(sizes, 0.1f), Ints({dim}), 1, false};
+      ASSERT_TRUE(try_deviation(stack));
+      EXPECT_TRUE(stack[0].toTensor().eq(0).all().item<bool>());
+    }
+}
+
+TEST(ReductionValues, FarFromZeroTheyAreAsAccurate) {
+  at::manual_seed(0);
+  for (const double mean : {1e3, 1e5, 1e6})
+    for (const int64_t dim : {0, 1}) {
+      const auto input = at::randn({300, 400}) + mean;
+      Stack stack{input, Ints({dim}), 1, false};
+      ASSERT_TRUE(try_deviation(stack));
+      const std::vector<int64_t> list{dim};
+      EXPECT_TRUE(at::allclose(stack[0].toTensor().to(at::kDouble), at::std(input.to(at::kDouble), list, 1, false), 5e-7, 0)) << mean;
+    }
 }
 
 TEST(ReductionValues, LeavesToPyTorchWhatItDoesNotKnow) {
@@ -123,6 +143,8 @@ TEST(ReductionValues, LeavesToPyTorchWhatItDoesNotKnow) {
   EXPECT_TRUE(refuses(&try_variance, {x.to(at::kDouble), Ints({1}), 1, false}));
   EXPECT_TRUE(refuses(&try_variance, {x.transpose(0, 1), Ints({1}), 1, false}));
   EXPECT_TRUE(refuses(&try_variance, {at::randn({4, 5}), Ints({1}), 1, false}));
+  EXPECT_TRUE(refuses(&try_variance, {at::randn({4, 500}), Ints({0}), 1, false}));  // short ones
+  EXPECT_TRUE(refuses(&try_vector_norm, {at::randn({500, 16}), 2, Ints({1}), false, IValue()}));
   EXPECT_TRUE(refuses(&try_vector_norm, {x, 1, Ints({1}), false, IValue()}));
   EXPECT_TRUE(refuses(&try_vector_norm, {x, 2, Ints({1}), false, at::kDouble}));
   at::globalContext().setDeterministicAlgorithms(true, false);

@@ -173,3 +173,86 @@ def test_gradients_of_words_are_added_where_they_belong(runner):
     if runner == "inplace":  # else it is chance which ops wait together
         rows = {row["op"]: row for row in profile.by_op()}
         assert rows["aten::embedding_dense_backward"]["fused"] > 5, rows
+
+
+aten = torch.ops.aten
+
+
+def add_rows(total, row, count):
+    """As autograd does it for the first rows of a tensor."""
+    for index in range(count):
+        part = aten.select_backward(row * 1.0, list(total.shape), 0, index)
+        total.add_(part)
+        del part
+
+
+def exactly(fn, **options):
+    return lockstep.function(fn, **{"when": "always", "numerics": "default", **options})
+
+
+@pytest.mark.parametrize("runner", ["inplace", "behind"])
+def test_what_others_write_between_sums_is_seen(runner):
+    """To the sign of zero: by plain code between calls, and by an op of new sizes within one."""
+    gradients = torch.zeros(40, 64)
+
+    def accumulate(count):
+        add_rows(gradients, torch.ones(64), 2)
+        gradients[20 : 20 + count].copysign_(torch.tensor(-1.0))
+        add_rows(gradients, torch.ones(64), 2)
+
+    def run(step):
+        gradients.zero_()
+        for _ in range(2):
+            step(1)
+        gradients.neg_()  # most of them are -0.0 now
+        for count in (1, 2, 3):
+            step(count)
+        return bits([gradients])
+
+    expected = run(accumulate)
+    fast = exactly(accumulate, runner=runner, deterministic=True)
+    for _ in range(3):
+        assert run(fast) == expected
+
+
+@pytest.mark.parametrize("runner", ["inplace", "behind"])
+def test_sums_where_denormals_are_flushed(runner):
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor does not flush denormals")
+    small = [torch.full((64,), value) for value in (1.0, 1.2e-38, -1.3e-38, 1.0)]
+
+    def step():
+        total = torch.zeros(40, 64)
+        for index, row in zip((1, 0, 0, 3), small, strict=True):
+            part = aten.select_backward(row, [40, 64], 0, index)
+            total.add_(part)
+            del part
+        return total
+
+    try:
+        expected = bits([step()])
+        fast = exactly(step, runner=runner)
+        for _ in range(6):
+            assert bits([fast()]) == expected
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_nothing_is_added_after_a_late_error():
+    total, words = torch.zeros(40, 64), torch.randn(10, 4)
+    places = torch.tensor([1, 2])
+
+    def step():
+        part = aten.select_backward(torch.ones(64), [40, 64], 0, 3)
+        torch.embedding(words, places)
+        total.add_(part)
+        del part
+
+    fast = exactly(step, runner="inplace", errors="late")
+    for _ in range(4):
+        fast()
+    total.zero_()
+    places[1] = 99
+    with pytest.raises(IndexError):
+        fast()
+    assert not total.any()
