@@ -76,11 +76,10 @@ bool is_map(const Tensor& tensor, const Convolution& c) {
 // As channels_last makes them, or a permutation. Where a dim has one item, strides do not tell; and single pixels of one
 // sample go another way in eager, whose gradients lie otherwise.
 bool lies_innermost(const Convolution& c) {
-  if (c.input.dim() != 4 || c.weight.dim() != 4) return false;
+  if (!is_float_map(c.input) || !is_float_map(c.weight)) return false;
   if (c.input.size(0) == 1 && c.weight.size(2) == 1 && c.weight.size(3) == 1) return false;
-  return is_float_map(c.input) && is_innermost(c.input) && c.input.is_contiguous(kChannelsLast) && c.input.size(2) > 1 &&
-         c.input.size(3) > 1 && is_float_map(c.weight) && c.weight.size(0) > 1 && !c.transposed &&
-         (c.weight.is_contiguous() || c.weight.is_contiguous(kChannelsLast));
+  return is_innermost(c.input) && c.input.is_contiguous(kChannelsLast) && c.input.size(2) > 1 && c.input.size(3) > 1 &&
+         c.weight.size(0) > 1 && !c.transposed && (c.weight.is_contiguous() || c.weight.is_contiguous(kChannelsLast));
 }
 
 bool can_choose(const Convolution& c) {
@@ -490,8 +489,9 @@ bool are_lines(const torch::jit::Stack& stack, int tensors) {
   return true;
 }
 
-// With `value` for the row where the list holds one number. An optional list of sizes stays as it is.
+// With `value` for the row where the list holds one number.
 void prepend(c10::IValue& list, int64_t value) {
+  if (!list.isIntList()) return;
   auto numbers = list.toIntVector();
   if (numbers.size() == 1) list = std::vector<int64_t>{value, numbers[0]};
 }
