@@ -9,6 +9,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>

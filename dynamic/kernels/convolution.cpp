@@ -385,10 +385,10 @@ bool is_finite(const Tensor& weights) {
 }
 
 // Windows on the gradient of a map reach over its edge without padding, too, where some of PyTorch's kernels multiply.
-bool meets_edges(int way) { return way == kByColumns || way == kByStrips; }
-// These ways multiply by the zeros around a map, which eager leaves out: with what is not finite that is not the same. And
-// the way by channels leaves out what eager multiplies.
-bool multiplies_padding(int way, const ConvolutionShape& s) {
+bool meets_edges(int way) { return way == kByColumns || way == kByStrips || way == kByChannels; }
+// These ways multiply by the zeros around a map, which eager leaves out, or leave out what it multiplies: with what is not
+// finite that is not the same.
+bool meets_padding(int way, const ConvolutionShape& s) {
   return meets_edges(way) && (s.padding[0] > 0 || s.padding[1] > 0);
 }
 
@@ -405,7 +405,7 @@ Tensor plus_bias(Tensor map, const Optional& bias) {
 
 // By one of our own ways; undefined where it is none, or declines.
 Tensor forward_by(int way, const Tensor& input, const Tensor& weight, const Optional& bias, const ConvolutionShape& s) {
-  if ((multiplies_padding(way, s) || way == kByChannels) && !is_finite(weight)) return {};
+  if (meets_padding(way, s) && !is_finite(weight)) return {};
   switch (way) {
     case kByColumns: return plus_bias(forward_by_columns(input, weight, s), bias);
     case kBySamples: return plus_bias(forward_by_samples(input, weight, s), bias);
@@ -417,7 +417,7 @@ Tensor forward_by(int way, const Tensor& input, const Tensor& weight, const Opti
 }
 
 Tensor input_gradient_by(int way, const Tensor& gradient, const Tensor& weight, const ConvolutionShape& s) {
-  if ((meets_edges(way) || way == kByChannels) && !is_finite(weight)) return {};
+  if (meets_edges(way) && !is_finite(weight)) return {};
   switch (way) {
     case kByColumns: return input_gradient_by_columns(gradient, weight, s);
     case kBySamples: return input_gradient_by_samples(gradient, weight, s);
@@ -438,8 +438,7 @@ Tensor weight_gradient_by(int way, const Tensor& gradient, const Tensor& input, 
     case kByChannels: result = weight_gradient_by_channels(gradient, input, s); break;
     default: return {};
   }
-  const bool meets_zeros = multiplies_padding(way, s) || way == kByChannels;
-  return meets_zeros && !is_finite(result) ? Tensor() : result;
+  return meets_padding(way, s) && !is_finite(result) ? Tensor() : result;
 }
 
 // The two gradients apart, each by the way that is fastest for it alone: PyTorch's own kernel computes them one after the

@@ -1,6 +1,5 @@
 #include "dynamic/kernels/shared_product.h"
 
-#include <ATen/Context.h>
 #include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
 

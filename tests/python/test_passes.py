@@ -113,6 +113,15 @@ def bits(tensors):
     return [t.detach().numpy().tobytes() for t in tensors]
 
 
+def rows_of_calls_that_give(fast, expected):
+    """All calls give the same bits; what the profile says of each op in the last one."""
+    for _ in range(6):
+        assert bits(fast()) == expected
+    with lockstep.profile(fast) as profile:
+        assert bits(fast()) == expected
+    return {row["op"]: row for row in profile.by_op()}
+
+
 @pytest.mark.parametrize("runner", ["behind", "inplace", "yielding"])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_gradients_of_steps_are_added_where_they_belong(runner, deterministic):
@@ -135,12 +144,8 @@ def test_gradients_of_steps_are_added_where_they_belong(runner, deterministic):
     options = {"numerics": "default", "when": "always", "runner": runner}
     without = ("fuse", "fuse_rows", "fuse_totals")  # sums and products round as eager's
     fast = lockstep.function(scan, without=without, deterministic=deterministic, **options)
-    for _ in range(6):
-        assert bits(fast()) == expected
-    with lockstep.profile(fast) as profile:
-        assert bits(fast()) == expected
+    rows = rows_of_calls_that_give(fast, expected)
     if runner == "inplace":  # else it is chance which ops wait together
-        rows = {row["op"]: row for row in profile.by_op()}
         added = [rows[f"aten::{op}_backward"]["fused"] for op in ("select", "slice")]
         assert min(added) > 20, rows
 
@@ -166,12 +171,8 @@ def test_gradients_of_words_are_added_where_they_belong(runner):
     fast = lockstep.function(
         read, when="always", numerics="default", runner=runner, without=without
     )
-    for _ in range(6):
-        assert bits(fast()) == expected
-    with lockstep.profile(fast) as profile:
-        assert bits(fast()) == expected
+    rows = rows_of_calls_that_give(fast, expected)
     if runner == "inplace":  # else it is chance which ops wait together
-        rows = {row["op"]: row for row in profile.by_op()}
         assert rows["aten::embedding_dense_backward"]["fused"] > 5, rows
 
 
