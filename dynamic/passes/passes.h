@@ -23,7 +23,7 @@ namespace lockstep::dynamic {
   X(merge_repeats, "what is computed twice in a kernel is computed once")                                                \
   X(drop_unused, "what nobody needs is not computed")                                                                    \
   X(past_cache, "results much larger than the caches are written past them")                                             \
-  X(choose_kernels, "own kernels where they are faster: matrix products, convolutions, normalisations")
+  X(choose_kernels, "own kernels where they are faster: matrix products, convolutions, attention, normalisations, reductions")
 
 enum class Pass : uint8_t {
 #define LOCKSTEP_PASS(name, meaning) k_##name,
