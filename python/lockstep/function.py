@@ -25,6 +25,11 @@ _all_functions: "weakref.WeakSet[Function]" = weakref.WeakSet()
 # What a decorated callable has itself; all else is an attribute of the callable in it.
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")  # they decide what a call does
 _OWN_NAMES = frozenset(("__wrapped__", *_OF_FUNCTIONS, *functools.WRAPPER_ASSIGNMENTS))
+_IMPLICIT_KINDS = {  # what a class makes of plain functions of these names
+    "__new__": staticmethod,
+    "__init_subclass__": classmethod,
+    "__class_getitem__": classmethod,
+}
 _WITHOUT_ATTRIBUTES = (types.MethodType, types.BuiltinFunctionType)
 _MAX_WRAPPERS = 100
 _NOTHING = object()  # options come first, what is decorated later
@@ -98,6 +103,11 @@ class Function(_C.Callable):
         wrapped = self.__wrapped__
         binds = hasattr(type(wrapped), "__get__") and not inspect.ismethod(wrapped)
         return types.MethodType(self, instance) if binds and instance is not None else self
+
+    def __set_name__(self, owner, name):
+        kind = _IMPLICIT_KINDS.get(name)
+        if kind and inspect.isfunction(self.__wrapped__):
+            type.__setattr__(owner, name, kind(self))
 
     def __repr__(self):
         return f"<lockstep.function {self.core.name}>"

@@ -120,6 +120,34 @@ def test_classmethod_and_staticmethod(where):
     assert ran_in_graph(by_class) and ran_in_graph(static)
 
 
+def test_methods_that_a_class_makes_static_or_of_itself():
+    class Base:
+        @lockstep.function(when="always")
+        def __new__(cls, factor):
+            made = super().__new__(cls)
+            made.value = X * factor
+            return made
+
+        @lockstep.function(when="always")
+        def __init_subclass__(cls, factor=1):
+            super().__init_subclass__()
+            cls.scaled = X * factor
+
+        @lockstep.function(when="always")
+        def __class_getitem__(cls, factor):
+            return cls.__name__, X * factor
+
+    class Child(Base, factor=5):
+        pass
+
+    assert torch.equal(Child.scaled, X * 5)
+    for factor in (2, 3, 4):
+        assert type(Child(factor)) is Child and torch.equal(Child(factor).value, X * factor)
+        name, value = Child[factor]
+        assert name == "Child" and torch.equal(value, X * factor)
+    assert ran_in_graph(Base.__new__) and ran_in_graph(Base.__class_getitem__)
+
+
 def test_bound_method_and_callable_object():
     class Scale:
         factor = 4.0
