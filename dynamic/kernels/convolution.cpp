@@ -115,7 +115,7 @@ ConvolutionShape shape_of(const Convolution& c) {
 
 // Otherwise it is eager's to say what is wrong.
 bool fits(const Convolution& c, const ConvolutionShape& s) {
-  if (s.h <= 0 || s.w <= 0 || s.oh <= 0 || s.ow <= 0) return false;
+  if (s.h <= 0 || s.w <= 0 || s.oh <= 0 || s.ow <= 0 || c.weight.size(0) % c.groups != 0) return false;
   if (!c.transposed) return s.c == c.weight.size(1) * c.groups;
   return s.o == c.input.size(1) && out_size(c, 0, s.h) == s.oh && out_size(c, 1, s.w) == s.ow;
 }

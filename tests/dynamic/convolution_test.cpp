@@ -588,8 +588,8 @@ TEST(Convolution, InfiniteWeightsOfChannels) {
 
 TEST(Convolution, LeavesWhatItDoesNotKnow) {
   const std::vector<int64_t> one{1, 1}, zero{0, 0};
-  auto declines = [&](const at::Tensor& x, const at::Tensor& w) {
-    torch::jit::Stack stack{x, w, c10::IValue(), one, zero, one, false, zero, int64_t{1}};
+  auto declines = [&](const at::Tensor& x, const at::Tensor& w, int64_t groups = 1) {
+    torch::jit::Stack stack{x, w, c10::IValue(), one, zero, one, false, zero, groups};
     const bool handled = try_convolution(stack);
     EXPECT_EQ(stack.size(), handled ? 1u : 9u);
     return !handled;
@@ -606,7 +606,11 @@ TEST(Convolution, LeavesWhatItDoesNotKnow) {
   EXPECT_TRUE(declines(x.transpose(2, 3), w));
   EXPECT_TRUE(declines(at::randn({0, 3, 5, 5}), w));
   EXPECT_TRUE(declines(at::randn({3, 5, 5}), w));
-  EXPECT_TRUE(declines(at::randn({2, 4, 5, 5}), w));  // does not fit: eager says so
+  const auto wide = at::randn({2, 4, 5, 5});
+  EXPECT_TRUE(declines(wide, w));  // does not fit: eager says so
+  EXPECT_FALSE(declines(wide, at::randn({2, 2, 3, 3}), /*groups=*/2));
+  EXPECT_TRUE(declines(wide, at::randn({1, 2, 3, 3}), /*groups=*/2));
+  EXPECT_TRUE(declines(wide, at::randn({3, 2, 3, 3}), /*groups=*/2));
   at::globalContext().setDeterministicAlgorithms(true, false);
   EXPECT_TRUE(declines(x, w));
   at::globalContext().setDeterministicAlgorithms(false, false);
