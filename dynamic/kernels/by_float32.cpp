@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 
@@ -18,7 +19,19 @@ constexpr int64_t kSmallestWork = 1 << 14;  // values; below it the calls themse
 constexpr int64_t kByFloat32 = 20;          // of the problem; products have smaller ones
 enum Way { kAsEager, kWidened };
 
+// The peak of memory may rise by an eighth, or a little: a step in halves of float32 takes half of its memory, of which one
+// op's operands are little, and PyTorch's kernels may take 20 times as long.
+constexpr size_t kLittle = 1 << 24, kRiseShare = 8;
+
 bool is_tensor(const c10::IValue& value) { return value.isTensor() && value.toTensor().defined(); }
+
+// PyTorch's products make full use of a processor that multiplies pairs of bfloat16. Its attention and convolutions do not,
+// always: on small heads they take up to ten times as long as in float32.
+bool is_for_processor(const graph::OpInfo& op, at::ScalarType type) {
+  constexpr const char* kProducts[] = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"};
+  return type == at::kBFloat16 && has_bfloat16_products() &&
+         std::any_of(std::begin(kProducts), std::end(kProducts), [&](const char* name) { return op.name == name; });
+}
 
 // What attention keeps of its sums is float32 in any case.
 constexpr size_t kSumsOfResults = 1, kSumsOfArguments = 5;
@@ -26,13 +39,19 @@ size_t results_of(const graph::OpInfo& op) {
   return op.name == "aten::_scaled_dot_product_flash_attention_for_cpu" ? kSumsOfResults : op.returns.size();
 }
 
+at::ScalarType type_of(const torch::jit::Stack& stack) {
+  const auto first = std::find_if(stack.begin(), stack.end(), is_tensor);
+  return first == stack.end() ? at::ScalarType::Undefined : first->toTensor().scalar_type();
+}
+
 // Of other types, or of several, PyTorch's kernel may say that it does not take them.
-bool are_plain(const graph::OpInfo& op, const torch::jit::Stack& stack) {
+bool are_plain(const graph::OpInfo& op, const torch::jit::Stack& stack, at::ScalarType of_all) {
+  if (of_all != at::kBFloat16 && of_all != at::kHalf) return false;
   const bool has_sums = op.name == "aten::_scaled_dot_product_flash_attention_for_cpu_backward";
   for (size_t i = 0; i < stack.size(); ++i) {
     if (!is_tensor(stack[i])) continue;
     const auto& tensor = stack[i].toTensor();
-    const auto type = has_sums && i == kSumsOfArguments ? at::kFloat : at::kBFloat16;
+    const auto type = has_sums && i == kSumsOfArguments ? at::kFloat : of_all;
     if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor.is_neg() || tensor.scalar_type() != type) return false;
   }
   return true;
@@ -46,7 +65,7 @@ torch::jit::Stack converted(torch::jit::Stack stack, at::ScalarType from, at::Sc
   return stack;
 }
 
-Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack) {
+Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack, at::ScalarType type) {
   graph::SignatureWords words;
   for (const auto& value : stack) {
     if (!is_tensor(value)) {
@@ -57,7 +76,8 @@ Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack) {
     words.push_back(tensor.is_contiguous());
     for (const int64_t size : tensor.sizes()) words.push_back(rough_size(size));  // sequences may grow from call to call
   }
-  Problem problem{kByFloat32, static_cast<int64_t>(std::hash<std::string>()(op.name)), at::get_num_threads()};
+  Problem problem{kByFloat32, static_cast<int64_t>(std::hash<std::string>()(op.name)), static_cast<int64_t>(type),
+                  at::get_num_threads()};
   problem.insert(problem.end(), words.begin(), words.end());
   return problem;
 }
@@ -65,8 +85,9 @@ Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack) {
 }  // namespace
 
 bool try_by_float32(const graph::OpInfo& op, const OwnKernelRow* row, torch::jit::Stack& stack) {
-  if ((has_bfloat16_products() && forced_way < 0) || at::globalContext().deterministicAlgorithms()) return false;
-  if (!are_plain(op, stack)) return false;
+  const auto type = type_of(stack);
+  if (at::globalContext().deterministicAlgorithms() || !are_plain(op, stack, type)) return false;
+  if (is_for_processor(op, type) && forced_way < 0) return false;
   int64_t values = 0, bytes = 0;
   for (const auto& value : stack) {
     if (!is_tensor(value)) continue;
@@ -74,7 +95,7 @@ bool try_by_float32(const graph::OpInfo& op, const OwnKernelRow* row, torch::jit
     bytes += static_cast<int64_t>(value.toTensor().nbytes());
   }
   if (values < kSmallestWork) return false;
-  const auto problem = problem_of(op, stack);
+  const auto problem = problem_of(op, stack, type);
   const bool is_settled = choice_for(problem).settled_way() >= 0;
   torch::jit::Stack results;
   run_chosen(
@@ -89,10 +110,11 @@ bool try_by_float32(const graph::OpInfo& op, const OwnKernelRow* row, torch::jit
         }
         std::optional<FixedChoiceScope> fixed;  // one thing is measured at a time
         if (!is_settled) fixed.emplace(true);
-        results = converted(stack, at::kBFloat16, at::kFloat, stack.size());
+        results = converted(stack, type, at::kFloat, stack.size());
         if (!row || !row->run(results)) op.handle.callBoxed(&results);
-        results = converted(std::move(results), at::kFloat, at::kBFloat16, results_of(op));
-      });
+        results = converted(std::move(results), at::kFloat, type, results_of(op));
+      },
+      is_settled ? 0 : std::max(kLittle, room_for_trials().peak / kRiseShare));
   stack = std::move(results);
   return true;
 }

@@ -1,5 +1,6 @@
-// Products, convolutions and attention of bfloat16 by way of float32, where the processor cannot multiply pairs of
-// bfloat16: what PyTorch has there goes one by one. Sums are float32 and are rounded once, in either.
+// Convolutions, attention and products of bfloat16 and float16 by way of float32, where that is faster: much of what
+// PyTorch has for them goes value by value. Sums are float32 and are rounded once, in either. Products of bfloat16 are
+// PyTorch's where the processor multiplies pairs of them.
 #pragma once
 
 #include <ATen/core/stack.h>

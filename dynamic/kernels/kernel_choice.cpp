@@ -26,7 +26,7 @@ constexpr int kTimesMore = 3;            // rounds, where others wanted the core
 constexpr double kNearWhereDisturbed = 2.5;
 constexpr double kWorthwhile = 0.97;     // of the time of way 0, to leave it
 constexpr int kMostTimesCrowded = 8;     // then it is given up
-constexpr const char* kFileName = "kernel-choices-10.txt";  // the number is that of the format and of the ways' meaning
+constexpr const char* kFileName = "kernel-choices-11.txt";  // the number is that of the format and of the ways' meaning
 
 // One for all choices: what is done under it is little.
 std::mutex& figures_mutex() {

@@ -118,26 +118,26 @@ uint32_t crowded_ways(const KernelChoice& choice, uint32_t allowed, size_t room,
 }
 
 // The way whose turn it is, among those that do not raise the peak of the runner's memory: that is eager's before
-// something is tried.
+// something is tried. `rise`: bytes by which they may.
 template <class Estimate>
-int pick_in_turn(KernelChoice& choice, uint32_t allowed, Estimate estimate) {
+int pick_in_turn(KernelChoice& choice, uint32_t allowed, Estimate estimate, size_t rise) {
   const auto [peak, room] = room_for_trials();
-  return choice.pick(allowed, crowded_ways(choice, allowed, room, estimate), peak);
+  return choice.pick(allowed, crowded_ways(choice, allowed, room + rise, estimate), peak);
 }
 
 // Runs the way whose turn it is, and notes what it took. `prepare(way)` counts by half: what it brings about is there
 // already where a neighbour goes the same way. `work` makes problems of one rough size comparable. `handicap(way)`: a way
-// is taken for that much slower than it is. `estimate`: above.
+// is taken for that much slower than it is. `estimate`, `rise`: above.
 template <class Handicap, class Estimate, class Prepare, class Run>
 void run_chosen(const Problem& problem, uint32_t allowed, double work, Handicap handicap, Estimate estimate,
-                Prepare prepare, Run run) {
+                Prepare prepare, Run run, size_t rise = 0) {
   if (const int way = way_by_force(); way >= 0 && allowed >> way & 1) {
     prepare(way);
     return run(way);
   }
   auto& choice = choice_for(problem);
   const bool is_settled = choice.settled_way() >= 0;
-  const int way = is_settled ? choice.pick(allowed) : pick_in_turn(choice, allowed, estimate);
+  const int way = is_settled ? choice.pick(allowed) : pick_in_turn(choice, allowed, estimate, rise);
   const MemorySpan memory(!is_settled);
   const uint64_t begin = __rdtsc();
   prepare(way);

@@ -1,10 +1,13 @@
-// Products and convolutions of bfloat16 by way of float32: as near to the exact values as one rounding allows.
+// Products, convolutions and attention of bfloat16 and float16 by way of float32: as near to the exact values as one
+// rounding allows.
 #include "dynamic/kernels/by_float32.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <tuple>
 
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/product.h"
@@ -14,16 +17,20 @@ namespace {
 
 using torch::jit::Stack;
 
-struct ByFloat32 : testing::TestWithParam<int> {  // the way that is taken
+struct ByFloat32 : testing::TestWithParam<std::tuple<int, at::ScalarType>> {  // the way that is taken, and what for
   void SetUp() override {
     setenv("LOCKSTEP_CACHE", "", 1);
     forget_choices();
-    forced_way = GetParam();
+    forced_way = std::get<0>(GetParam());
     at::manual_seed(0);
   }
   void TearDown() override { forced_way = -1; }
+
+  at::ScalarType type() const { return std::get<1>(GetParam()); }
+  double half_ulp() const { return std::ldexp(1.0, type() == at::kHalf ? -11 : -8); }
+  void expect_one_rounding(const char* name, const Stack& arguments);
 };
-INSTANTIATE_TEST_SUITE_P(Ways, ByFloat32, testing::Values(0, 1));
+INSTANTIATE_TEST_SUITE_P(Ways, ByFloat32, testing::Combine(testing::Values(0, 1), testing::Values(at::kBFloat16, at::kHalf)));
 
 Stack in_type(Stack stack, at::ScalarType type) {
   for (auto& value : stack)
@@ -31,9 +38,9 @@ Stack in_type(Stack stack, at::ScalarType type) {
   return stack;
 }
 
-void expect_one_rounding(const char* name, const Stack& arguments) {
+void ByFloat32::expect_one_rounding(const char* name, const Stack& arguments) {
   const auto& op = *graph::find_op_info(name);
-  Stack own = in_type(arguments, at::kBFloat16), exact = in_type(own, at::kDouble), eager = own;
+  Stack own = in_type(arguments, type()), exact = in_type(own, at::kDouble), eager = own;
   ASSERT_TRUE(try_by_float32(op, find_own_kernel(op), own)) << name;
   op.handle.callBoxed(&exact);
   op.handle.callBoxed(&eager);
@@ -51,7 +58,7 @@ void expect_one_rounding(const char* name, const Stack& arguments) {
       EXPECT_TRUE(result.equal(eager[r].toTensor())) << name << r;
       continue;
     }
-    const auto most = wanted.abs() * 0x1p-8 * 1.01 + wanted.abs().max() * 1e-5;  // what float32's sums may add
+    const auto most = wanted.abs() * half_ulp() * 1.01 + wanted.abs().max() * 1e-5;  // what float32's sums may add
     EXPECT_TRUE(((result.to(at::kDouble) - wanted).abs() <= most).all().item<bool>()) << name << r;
   }
 }
@@ -90,8 +97,8 @@ TEST_P(ByFloat32, Attention) {
 
 // What PyTorch computes from the same operands in float32, with the sums that the forward pass kept.
 TEST_P(ByFloat32, GradientOfAttention) {
-  const auto bfloat16 = [](int64_t size) { return at::randn({2, 4, size, 16}).to(at::kBFloat16); };
-  const auto q = bfloat16(40), k = bfloat16(40), v = bfloat16(40), gradient = bfloat16(40);
+  const auto heads = [&] { return at::randn({2, 4, 40, 16}).to(type()); };
+  const auto q = heads(), k = heads(), v = heads(), gradient = heads();
   const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v);
   const auto& op = *graph::find_op_info("aten::_scaled_dot_product_flash_attention_for_cpu_backward");
   Stack own{gradient, q, k, v, out, sums, 0.0, false, c10::IValue(), c10::IValue()};
@@ -100,30 +107,38 @@ TEST_P(ByFloat32, GradientOfAttention) {
   op.handle.callBoxed(&exact);
   for (size_t r = 0; r < 3; ++r) {
     const auto result = own[r].toTensor(), wanted = exact[r].toTensor();
-    EXPECT_EQ(result.scalar_type(), at::kBFloat16);
-    EXPECT_TRUE(at::allclose(result.to(at::kFloat), wanted, forced_way == 1 ? 0x1p-8 : 0.02, forced_way == 1 ? 1e-6 : 0.02));
+    EXPECT_EQ(result.scalar_type(), type());
+    const bool is_widened = forced_way == 1;
+    EXPECT_TRUE(at::allclose(result.to(at::kFloat), wanted, is_widened ? half_ulp() : 0.02, is_widened ? 1e-6 : 0.02));
   }
 }
 
 TEST_P(ByFloat32, OtherTypesAndFewValuesAreLeftAlone) {
   const auto& op = *graph::find_op_info("aten::mm");
   for (const auto& stack : {Stack{at::randn({200, 200}), at::randn({200, 200})},
-                            Stack{at::randn({4, 5}).to(at::kBFloat16), at::randn({5, 6}).to(at::kBFloat16)}}) {
+                            Stack{at::randn({4, 5}).to(type()), at::randn({5, 6}).to(type())}}) {
     Stack own = stack;
     EXPECT_FALSE(try_by_float32(op, find_own_kernel(op), own));
     EXPECT_EQ(own.size(), 2u);
   }
 }
 
-TEST(ByFloat32Choice, SettlesAndStays) {
-  if (has_bfloat16_products()) GTEST_SKIP() << "the processor multiplies bfloat16";
-  setenv("LOCKSTEP_CACHE", "", 1);
-  forget_choices();
+struct ByFloat32Choice : testing::TestWithParam<at::ScalarType> {
+  void SetUp() override {
+    setenv("LOCKSTEP_CACHE", "", 1);
+    forget_choices();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, ByFloat32Choice, testing::Values(at::kBFloat16, at::kHalf));
+
+TEST_P(ByFloat32Choice, SettlesAndStays) {
+  const auto type = GetParam();
+  if (type == at::kBFloat16 && has_bfloat16_products()) GTEST_SKIP() << "the processor multiplies bfloat16";
   const auto& op = *graph::find_op_info("aten::mm");
-  const auto left = at::randn({200, 300}).to(at::kBFloat16), right = at::randn({300, 200}).to(at::kBFloat16);
+  const auto left = at::randn({200, 300}).to(type), right = at::randn({300, 200}).to(type);
   const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble));
   uint64_t prepared = 0;
-  for (int call = 0; call < 12; ++call) {
+  for (int call = 0; call < 40; ++call) {
     prepared = preparation_ticks;
     Stack stack{left, right};
     ASSERT_TRUE(try_by_float32(op, find_own_kernel(op), stack));
@@ -131,7 +146,7 @@ TEST(ByFloat32Choice, SettlesAndStays) {
   }
   EXPECT_EQ(prepared, preparation_ticks);  // the last call measured nothing
   for (int64_t depth = 300; depth < 320; ++depth) {  // nor do others of about these sizes
-    Stack stack{at::randn({200, depth}).to(at::kBFloat16), at::randn({depth, 200}).to(at::kBFloat16)};
+    Stack stack{at::randn({200, depth}).to(type), at::randn({depth, 200}).to(type)};
     ASSERT_TRUE(try_by_float32(op, find_own_kernel(op), stack));
   }
   EXPECT_EQ(prepared, preparation_ticks);
@@ -139,6 +154,19 @@ TEST(ByFloat32Choice, SettlesAndStays) {
     Stack stack = mixed;
     EXPECT_FALSE(try_by_float32(op, find_own_kernel(op), stack));  // PyTorch's kernel refuses them
   }
+}
+
+// Products are left to a processor that multiplies the type, all else is measured.
+TEST_P(ByFloat32Choice, LeavesProductsToTheProcessor) {
+  const auto type = GetParam();
+  const auto takes = [](const char* name, Stack stack) {
+    const auto& op = *graph::find_op_info(name);
+    return try_by_float32(op, find_own_kernel(op), stack);
+  };
+  const auto square = at::randn({200, 200}).to(type), heads = at::randn({2, 4, 64, 64}).to(type);
+  EXPECT_EQ(takes("aten::mm", {square, square}), type != at::kBFloat16 || !has_bfloat16_products());
+  EXPECT_TRUE(takes("aten::_scaled_dot_product_flash_attention_for_cpu",
+                    {heads, heads, heads, 0.0, false, c10::IValue(), c10::IValue()}));
 }
 
 }  // namespace

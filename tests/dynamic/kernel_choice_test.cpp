@@ -172,6 +172,21 @@ TEST(KernelChoice, WhereEagersWayIsCrowdedAnotherIsTaken) {
   EXPECT_EQ(choice.settled_way(), 2);
 }
 
+// But by as much as the caller allows.
+TEST(KernelChoice, ThePeakOfMemoryMayRiseAsFarAsIsSaid) {
+  setenv("LOCKSTEP_CACHE", "", 1);
+  forget_choices();
+  const auto room = room_for_trials().room;
+  for (const int64_t number : {82, 83}) {
+    int tries = 0;
+    const auto estimate = [&](int way, size_t) { return way == 0 ? size_t{0} : room + (1 << 20); };
+    for (int call = 0; call < 30; ++call)
+      run_chosen({number}, 0b11, 1, [](int) { return 1.0; }, estimate, [](int) {}, [&](int way) { tries += way; },
+                 /*rise=*/number == 82 ? (1 << 20) - 1 : 1 << 20);
+    EXPECT_EQ(tries > 0, number == 83);
+  }
+}
+
 // What is asked for beyond the highest level of the pool is too much.
 TEST(KernelChoice, WaysThatNeedMoreMemoryThanThereIsAreNotTried) {
   setenv("LOCKSTEP_CACHE", "", 1);

@@ -247,21 +247,23 @@ def test_numbers_that_do_not_fit_are_refused(name, x, number):
     assert str(eager.value) in str(own.value)
 
 
-def train(**options):
+def train(dtype=BF16, **options):
     torch.manual_seed(1)
     net = nn.Sequential(
         nn.Linear(64, 96), nn.LayerNorm(96), nn.GELU(), nn.Dropout(0.1), nn.Linear(96, 32)
     )
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     x, wanted = torch.randn(128, 64), torch.randint(0, 32, (128,))
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, enabled=dtype == torch.float16)
 
     def step():
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=BF16):
+        with torch.autocast("cpu", dtype=dtype):
             y = net(x)
             loss = F.cross_entropy(torch.softmax(y, -1) * 3 + y, wanted)
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         return loss
 
     call = lockstep.function(step, when="always", **options) if options else step
@@ -269,12 +271,14 @@ def train(**options):
     return losses, nn.utils.parameters_to_vector(net.parameters()).detach()
 
 
-def test_a_step_under_autocast():
-    losses, parameters = train()
-    strict_losses, strict_parameters = train(numerics="strict")
+@pytest.mark.parametrize("dtype", [BF16, torch.float16])
+@pytest.mark.parametrize("is_deterministic", [True, False])
+def test_a_step_under_autocast(dtype, is_deterministic):
+    losses, parameters = train(dtype)
+    strict_losses, strict_parameters = train(dtype, numerics="strict")
     assert torch.equal(losses, strict_losses)
     assert torch.equal(parameters, strict_parameters)
-    own_losses, own_parameters = train(numerics="default", deterministic=True)
+    own_losses, own_parameters = train(dtype, numerics="default", deterministic=is_deterministic)
     torch.testing.assert_close(own_losses[0], losses[0], rtol=1e-3, atol=0)
     torch.testing.assert_close(own_losses, losses, rtol=2e-2, atol=0)
     torch.testing.assert_close(own_parameters, parameters, rtol=0, atol=2e-2)
