@@ -89,7 +89,7 @@ TEXT = {
     "DebertaV2ForMaskedLM": {},
     "DebertaForMaskedLM": {},
     "MPNetForMaskedLM": {},
-    "SqueezeBertForMaskedLM": {},
+    "SqueezeBertForMaskedLM": {"embedding_size": WIDTH},
     "MobileBertForMaskedLM": {
         "embedding_size": 64,
         "intra_bottleneck_size": 64,
@@ -98,11 +98,6 @@ TEXT = {
     },
     "RoFormerForMaskedLM": {},
     "ConvBertForMaskedLM": {},
-    "NystromformerForMaskedLM": {
-        "segment_means_seq_len": 96,
-        "num_landmarks": 16,
-        "max_position_embeddings": 300,
-    },
     "FNetForMaskedLM": {},
     "MegatronBertForMaskedLM": {},
     "YosoForMaskedLM": {},
@@ -123,20 +118,16 @@ TEXT = {
     "GemmaForCausalLM": FEW_HEADS_OF_32,
     "Gemma2ForCausalLM": FEW_HEADS_OF_32,
     "PhiForCausalLM": {},
-    "StableLmForCausalLM": {},
+    "StableLmForCausalLM": FEW_HEADS,
     "OlmoForCausalLM": {},
     "FalconForCausalLM": {},
     "GPTNeoXForCausalLM": {},
     "PersimmonForCausalLM": {},
     "OPTForCausalLM": {"ffn_dim": INNER, "word_embed_proj_dim": WIDTH},
     "GPT2LMHeadModel": GPT,
-    "GPTNeoForCausalLM": {
-        "num_layers": 2,
-        "num_heads": HEADS,
-        "attention_types": [[["global", "local"], 1]],
-    },
+    "GPTNeoForCausalLM": {"attention_types": [[["global", "local", "local"], 1]]},
     "GPTJForCausalLM": {**GPT, "rotary_dim": 16},
-    "CodeGenForCausalLM": {**GPT, "rotary_dim": 16},
+    "CodeGenForCausalLM": {**GPT, "n_head": 8, "num_attention_heads": 8, "rotary_dim": 16},
     "BloomForCausalLM": {},
     "MptForCausalLM": {"d_model": WIDTH, "n_heads": HEADS, "n_layers": LAYERS},
     "MixtralForCausalLM": {**EXPERTS, "num_local_experts": 4},
@@ -199,12 +190,6 @@ TEXT = {
         "first_k_dense_replace": 1,
         "num_key_value_heads": HEADS,
     },
-    "XLNetLMHeadModel": {
-        "d_model": WIDTH,
-        "n_layer": LAYERS,
-        "n_head": HEADS,
-        "d_inner": INNER,
-    },
     "CTRLLMHeadModel": {**GPT, "dff": INNER},
     "OpenAIGPTLMHeadModel": GPT,
     "FlaubertWithLMHeadModel": {"emb_dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS},
@@ -257,11 +242,6 @@ TRANSLATION = {
     "LEDForConditionalGeneration": {
         **{k: v for k, v in BART.items() if k != "max_position_embeddings"},
         "attention_window": [16, 16],
-    },
-    "FSMTForConditionalGeneration": {
-        **BART,
-        "src_vocab_size": VOCABULARY,
-        "tgt_vocab_size": VOCABULARY,
     },
 }
 
@@ -317,7 +297,7 @@ IMAGES = {
         "hidden_sizes": [32, 64, 160, 256],
     },
     "LevitForImageClassification": {**SMALL_IMAGE, "depths": [2, 2, 2]},
-    "CvtForImageClassification": {"depth": [1, 1, 2]},
+    "CvtForImageClassification": {"depth": [1, 2, 3]},
     "FocalNetForImageClassification": {
         **SMALL_IMAGE,
         "embed_dim": 48,
@@ -334,6 +314,7 @@ IMAGES = {
     "PvtV2ForImageClassification": SMALL_IMAGE,
     "SwiftFormerForImageClassification": SMALL_IMAGE,
     "BitForImageClassification": {
+        "num_groups": 8,
         "embedding_size": 32,
         "hidden_sizes": [64, 128, 256, 512],
         "depths": [1, 1, 2, 1],
@@ -356,7 +337,7 @@ IMAGES = {
 }
 
 LISTENERS = (
-    "Wav2Vec2ForCTC HubertForCTC WavLMForCTC UniSpeechForCTC SEWForCTC Wav2Vec2ConformerForCTC"
+    "Wav2Vec2ForCTC HubertForCTC WavLMForCTC UniSpeechForCTC Wav2Vec2ConformerForCTC"
 ).split()
 FORECASTS = (
     "TimeSeriesTransformerForPrediction InformerForPrediction AutoformerForPrediction"

@@ -1,14 +1,13 @@
 """Trains architectures that others wrote, eagerly and in lockstep in turns; see README.md.
 
-python bench/architectures.py                             all of them, about an hour
+python bench/architectures.py                             all of them, about an hour and a half
 python bench/architectures.py --only 'Wav2Vec2*' gcn      some, by pattern
 python bench/architectures.py --only Dinov2* --profile    and where its time goes
 
-A step is forward, backward, clipping and AdamW; each architecture has a process of its own. The
-bits of six steps with numerics="strict" are compared with eager's, and the losses of the default
-with those: the first one, and all six beside eager whose parameters were moved by an ulp. Then
-copies of the model take turns for some seconds: eager, behind the leading thread, and in place.
-What auto would take is the faster of the two.
+A step is forward, backward, clipping and AdamW. In one process the bits of six steps with
+numerics="strict" are compared with eager's, and the losses of the default with those: the first
+one, and all six beside eager whose parameters were moved by an ulp. Then eager and when="auto",
+each in a process of its own, take turns.
 """
 
 import argparse
@@ -19,31 +18,30 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from pathlib import Path
 
 from architecture_models import ARCHITECTURES
-from bench_report import number, table
-from run import HERE, last_words, machine
+from bench_report import number, paired, table
+from bench_variants import balanced_order, environment
+from run import HERE, Alone, last_words, machine, scratch_folder
 
 STEPS_COMPARED = 6
-WAYS = {
-    "behind": {"when": "always", "runner": "behind"},
-    "inplace": {"when": "always", "runner": "inplace"},
-}
+MIN_STEPS = 10  # of a run
+WARM_UP_SECONDS = {"eager": 2, "auto": 10}  # auto measures its ways meanwhile
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="*", default=["*"], metavar="PATTERN")
-    parser.add_argument("--seconds", type=float, default=12, help="in which the ways take turns")
+    parser.add_argument("--runs", type=int, default=5, help="runs, of which medians are paired")
+    parser.add_argument("--run-seconds", type=float, default=1.0, help="of one variant in one run")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one process")
     parser.add_argument("--profile", action="store_true", help="print lockstep.profile, too")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--name", default=time.strftime("architectures-%Y-%m-%d-%H%M%S"))
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=("compare", *WARM_UP_SECONDS), help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -100,26 +98,9 @@ def deviation(losses, others):
     return max(abs(a - b) / max(abs(a), 1e-6) for a, b in zip(losses, others, strict=True))
 
 
-def measure_turns(trainings, seconds):
-    """Milliseconds of a step of each, the median of the last third."""
-    times = {way: [] for way in trainings}
-    began = time.monotonic()
-    while time.monotonic() - began < seconds or len(times["eager"]) < 12:
-        batch = trainings["eager"].create_batch()
-        for way, training in trainings.items():
-            start = time.perf_counter()
-            training.step(batch)
-            times[way].append(time.perf_counter() - start)
-    return {w: statistics.median(t[len(t) * 2 // 3 :]) * 1e3 for w, t in times.items()}
-
-
-def work(arguments):
-    """Of one architecture, in a process of its own: figures as JSON, in the last line."""
+def compare(name):
     import lockstep
 
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    warnings.simplefilter("ignore")
-    name = arguments.worker
     eager = Training(name)
     losses = eager.losses(STEPS_COMPARED)
     strict = Training(name, lockstep.function(when="always", numerics="strict"))
@@ -135,40 +116,97 @@ def work(arguments):
     }
     if not result["strict_equal"]:
         again = Training(name)
-        result["eager_repeats"] = again.losses(STEPS_COMPARED) == losses and bits(eager) == bits(
-            again
-        )
-    ways = {w: Training(name, lockstep.function(**how)) for w, how in WAYS.items()}
-    result["ms"] = measure_turns({"eager": eager, **ways}, arguments.seconds)
-    stats = lockstep.stats(ways["behind"].step)
-    result["ops"] = round(stats["ops"] / stats["calls"])
-    result["reasons"] = stats["reasons"]
+        repeats = again.losses(STEPS_COMPARED) == losses
+        result["eager_repeats"] = repeats and bits(again) == bits(eager)
+    return result
+
+
+def timed(training):
+    batch = training.create_batch()
+    start = time.perf_counter()
+    training.step(batch)
+    return time.perf_counter() - start
+
+
+def serve(arguments, name, variant):
+    """What run.Alone asks for."""
+    import lockstep
+
+    decorate = (lambda step: step) if variant == "eager" else lockstep.function(when="auto")
+    training, seconds = Training(name, decorate), []
+    end = time.monotonic() + WARM_UP_SECONDS[variant]
+    while time.monotonic() < end or len(seconds) < MIN_STEPS:
+        seconds.append(timed(training))
+    steps = int(arguments.run_seconds / statistics.median(seconds[-MIN_STEPS:]))
+    print(json.dumps({"steps": max(MIN_STEPS, steps)}), flush=True)
+    for line in sys.stdin:
+        seconds = [timed(training) for _ in range(json.loads(line)["steps"])]
+        print(json.dumps({"median": statistics.median(seconds)}), flush=True)
+    if variant == "eager":
+        return {}
+    explained = lockstep.explain(training.step)
+    counters = explained.counters
+    figures = {
+        "ops": round(counters["ops"] / counters["calls"]),
+        "reasons": counters["reasons"],
+        "auto": explained.auto,
+    }
     if arguments.profile:
-        best = min(WAYS, key=result["ms"].get)
-        with lockstep.profile(ways[best].step) as profile:
-            ways[best].losses(8)
-        result["profile"] = f"{best}\n{profile}"
-    print(json.dumps(result, default=str))
+        with lockstep.profile(training.step) as profile:
+            training.losses(8)
+        figures["profile"] = f"{profile}\n"
+    return figures
 
 
-def ask(arguments, name):
-    """The worker's figures, or {"error": its last lines}."""
-    command = [sys.executable, __file__, "--worker", name, "--seconds", str(arguments.seconds)]
-    command += ["--profile"] * arguments.profile
-    with tempfile.TemporaryDirectory(prefix="bench-lockstep-") as cache:
-        try:
-            done = subprocess.run(
-                command,
-                env={**os.environ, "LOCKSTEP_CACHE": cache},
-                capture_output=True,
-                text=True,
-                timeout=arguments.limit,
-            )
-        except subprocess.TimeoutExpired:
-            return {"error": f"no end after {arguments.limit:.0f} s"}
+def work(arguments):
+    """One task on one architecture, in a process of its own. The last line is its answer."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    warnings.simplefilter("ignore")
+    (name,), task = arguments.only, arguments.worker
+    print(json.dumps(compare(name) if task == "compare" else serve(arguments, name, task)))
+
+
+def worker_command(arguments, name, task):
+    command = [sys.executable, __file__, "--worker", task, "--only", name]
+    return [*command, f"--run-seconds={arguments.run_seconds}", *["--profile"] * arguments.profile]
+
+
+def compare_apart(arguments, name):
+    done = subprocess.run(
+        worker_command(arguments, name, "compare"),
+        env=environment("auto"),
+        capture_output=True,
+        text=True,
+        timeout=arguments.limit,
+    )
     if done.returncode:
-        return {"error": f"status {done.returncode}: {last_words(done.stderr)[-200:]}"}
+        raise RuntimeError(f"status {done.returncode}: {last_words(done.stderr)[-200:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def measure(arguments, name):
+    """All figures of an architecture, or {"error": why there are none}."""
+    try:
+        result = compare_apart(arguments, name)
+        processes = {
+            variant: Alone(
+                worker_command(arguments, name, variant), environment(variant), arguments.limit
+            )
+            for variant in WARM_UP_SECONDS
+        }
+        steps = min(process.steps for process in processes.values())
+        runs = {variant: [] for variant in processes}
+        for index in range(arguments.runs):
+            for variant in balanced_order(list(processes), index):
+                processes[variant].run(max(2, steps // 20))  # wakes its threads, fills the caches
+                runs[variant].append(processes[variant].run(steps))
+        for process in processes.values():
+            result |= process.finish()
+    except subprocess.TimeoutExpired:
+        return {"error": f"no end after {arguments.limit:.0f} s"}
+    except RuntimeError as error:
+        return {"error": str(error)}
+    return {**result, "runs": runs}
 
 
 def equality(result):
@@ -177,32 +215,38 @@ def equality(result):
     return "no" if result["eager_repeats"] else "eager does not repeat"
 
 
+def milliseconds(result, variant):
+    return statistics.median(run["median"] for run in result["runs"][variant]) * 1e3
+
+
+def ratio(result):
+    return paired(result["runs"]["auto"], result["runs"]["eager"])
+
+
 def row(name, result):
-    ms = result["ms"]
-    ratios = [ms[way] / ms["eager"] for way in WAYS]
-    reasons = ", ".join(result["reasons"]) or "-"
-    figures = [f"{ms['eager']:.1f}", *(number(ratio, 2) for ratio in (*ratios, min(ratios)))]
+    head = [name, f"{result['parameters'] / 1e6:.1f}", result["ops"]]
+    times = [f"{milliseconds(result, variant):.2f}" for variant in ("eager", "auto")]
+    chosen = result["auto"]["way"] if result["auto"]["is_settled"] else "still measures"
     exactness = [equality(result)]
-    exactness += [
-        f"{result[key]:.0e}" for key in ("first_deviation", "deviation", "deviation_by_ulp")
-    ]
-    return [name, f"{result['parameters'] / 1e6:.1f}", result["ops"], *figures, *exactness, reasons]
+    for key in ("first_deviation", "deviation", "deviation_by_ulp"):
+        exactness.append(f"{result[key]:.0e}")
+    reasons = ", ".join(result["reasons"]) or "-"
+    return [*head, *times, number(ratio(result)), chosen, *exactness, reasons]
 
 
 def markdown(about, results):
     measured = {name: r for name, r in results.items() if "error" not in r}
     heads = (
-        "architecture | million parameters | ops a step | eager ms | behind / eager "
-        "| in place / eager | best / eager | strict: all bits | default: first loss within "
-        "| six losses within | eager by an ulp within | reasons"
+        "architecture | million parameters | ops a step | eager ms | auto ms | auto / eager "
+        "| auto chose | strict: all bits | default: first loss within | six losses within "
+        "| eager by an ulp within | reasons"
     )
-    rows = [row(name, result) for name, result in measured.items()]
-    rows.sort(key=lambda cells: float(cells[6]), reverse=True)
+    slowest_first = sorted(measured.items(), key=lambda item: ratio(item[1]), reverse=True)
     lines = ["# Architectures", ", ".join(f"{k} {v}" for k, v in about.items())]
-    lines.append(table(heads.split(" | "), rows))
+    lines.append(table(heads.split(" | "), [row(*item) for item in slowest_first]))
     if measured:
-        best = [min(r["ms"][way] for way in WAYS) / r["ms"]["eager"] for r in measured.values()]
-        lines.append(f"Geometric mean of best / eager: {statistics.geometric_mean(best):.3f}")
+        mean = statistics.geometric_mean(map(ratio, measured.values()))
+        lines.append(f"Geometric mean of auto / eager: {mean:.3f}")
     failed = [(name, r["error"].replace("\n", " ")) for name, r in results.items() if "error" in r]
     if failed:
         lines.append(table(["not measured", "why"], failed))
@@ -219,7 +263,8 @@ def main():
     arguments.out.mkdir(parents=True, exist_ok=True)
     path, about, results = arguments.out / f"{arguments.name}.json", machine(), {}
     for place, name in enumerate(names, 1):
-        result = results[name] = ask(arguments, name)
+        with scratch_folder():
+            result = results[name] = measure(arguments, name)
         cells = row(name, result) if "error" not in result else [name, result["error"]]
         print(f"[{place}/{len(names)}]", *cells, flush=True)
         print(result.pop("profile", ""), end="", flush=True)

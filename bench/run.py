@@ -151,14 +151,18 @@ def ask(arguments, part, program, variants, cache=None):
 
 
 class Alone:
-    """A process that runs one variant, when it is told to."""
+    """A process that runs one variant, when it is told to.
 
-    def __init__(self, arguments, program, variant):
+    It says {"steps": how many make a run}, then answers each such line with figures of a run, and
+    says its last figures when its input ends.
+    """
+
+    def __init__(self, command, variables, limit):
         self._errors = tempfile.TemporaryFile(mode="w+")
-        self._limit = arguments.limit
+        self._limit = limit
         self._process = subprocess.Popen(
-            worker_command(arguments, "serve", program, [variant]),
-            env=environment(variant),
+            command,
+            env=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -191,7 +195,8 @@ def measure_alone(arguments, program, variants):
     answer, processes = {}, {}
     for variant in variants:
         try:
-            processes[variant] = Alone(arguments, program, variant)
+            command = worker_command(arguments, "serve", program, [variant])
+            processes[variant] = Alone(command, environment(variant), arguments.limit)
         except (RuntimeError, FileNotFoundError) as error:
             answer[variant] = {"error": str(error)}
     steps = min((process.steps for process in processes.values()), default=0)
