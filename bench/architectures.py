@@ -16,16 +16,15 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import time
 import warnings
 from pathlib import Path
 
 from architecture_models import ARCHITECTURES
-from bench_report import number, paired, table
-from bench_variants import balanced_order, environment
-from run import HERE, Alone, last_words, machine, scratch_folder
+from bench_report import number, paired, table, times_of
+from bench_variants import environment
+from run import HERE, Alone, answer_of, machine, measure_alone, scratch_folder
 
 STEPS_COMPARED = 6
 MIN_STEPS = 10  # of a run
@@ -171,42 +170,23 @@ def worker_command(arguments, name, task):
     return [*command, f"--run-seconds={arguments.run_seconds}", *["--profile"] * arguments.profile]
 
 
-def compare_apart(arguments, name):
-    done = subprocess.run(
-        worker_command(arguments, name, "compare"),
-        env=environment("auto"),
-        capture_output=True,
-        text=True,
-        timeout=arguments.limit,
-    )
-    if done.returncode:
-        raise RuntimeError(f"status {done.returncode}: {last_words(done.stderr)[-200:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def measure(arguments, name):
     """All figures of an architecture, or {"error": why there are none}."""
-    try:
-        result = compare_apart(arguments, name)
-        processes = {
-            variant: Alone(
-                worker_command(arguments, name, variant), environment(variant), arguments.limit
-            )
-            for variant in WARM_UP_SECONDS
-        }
-        steps = min(process.steps for process in processes.values())
-        runs = {variant: [] for variant in processes}
-        for index in range(arguments.runs):
-            for variant in balanced_order(list(processes), index):
-                processes[variant].run(max(2, steps // 20))  # wakes its threads, fills the caches
-                runs[variant].append(processes[variant].run(steps))
-        for process in processes.values():
-            result |= process.finish()
-    except subprocess.TimeoutExpired:
-        return {"error": f"no end after {arguments.limit:.0f} s"}
-    except RuntimeError as error:
-        return {"error": str(error)}
-    return {**result, "runs": runs}
+
+    def start(variant):
+        command = worker_command(arguments, name, variant)
+        return Alone(command, environment(variant), arguments.limit)
+
+    compared = answer_of(
+        worker_command(arguments, name, "compare"), environment("auto"), arguments.limit
+    )
+    if "error" in compared:
+        return compared
+    alone = measure_alone(WARM_UP_SECONDS, start, arguments.runs)
+    for answer in alone.values():
+        if "error" in answer:
+            return answer
+    return {**compared, **alone["auto"]["variants"]["auto"], "runs": times_of(alone)}
 
 
 def equality(result):

@@ -130,22 +130,22 @@ def last_words(errors):
     return errors.replace(f"{HERE.parent}/", "").strip()[-600:]
 
 
-def ask(arguments, part, program, variants, cache=None):
-    """The worker's answer, or {"error": its last lines}."""
-    command = worker_command(arguments, part, program, variants)
+def answer_of(command, variables, limit):
+    """What a worker says in its last line, or {"error": its last words}."""
     try:
-        done = subprocess.run(
-            command,
-            env=environment(variants[0], cache),
-            capture_output=True,
-            text=True,
-            timeout=arguments.limit,
-        )
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=limit)
         if done.returncode == 0:
             return json.loads(done.stdout.strip().splitlines()[-1])
         return {"error": f"status {done.returncode}: " + last_words(done.stderr)}
     except subprocess.TimeoutExpired:
-        return {"error": f"no end after {arguments.limit} s"}
+        return {"error": f"no end after {limit} s"}
+
+
+def ask(arguments, part, program, variants, cache=None):
+    """The worker's answer, or {"error": why there is none}."""
+    command = worker_command(arguments, part, program, variants)
+    try:
+        return answer_of(command, environment(variants[0], cache), arguments.limit)
     except FileNotFoundError as error:
         return {"error": str(error)}
 
@@ -190,19 +190,20 @@ class Alone:
         return self._answer()
 
 
-def measure_alone(arguments, program, variants):
-    """Each variant in a process of its own; the processes take turns, the others wait meanwhile."""
+def measure_alone(variants, start, run_count):
+    """Each variant in a process of its own, the Alone of `start(variant)`; the processes take
+    turns, the others wait meanwhile.
+    """
     answer, processes = {}, {}
     for variant in variants:
         try:
-            command = worker_command(arguments, "serve", program, [variant])
-            processes[variant] = Alone(command, environment(variant), arguments.limit)
+            processes[variant] = start(variant)
         except (RuntimeError, FileNotFoundError) as error:
             answer[variant] = {"error": str(error)}
     steps = min((process.steps for process in processes.values()), default=0)
     runs = {variant: [] for variant in processes}
     distance = core_distance()
-    for index in range(arguments.runs):
+    for index in range(run_count):
         for variant in balanced_order(list(processes), index):
             try:
                 processes[variant].run(max(2, steps // 20))  # wakes its threads, fills the caches
@@ -232,13 +233,18 @@ def measure(arguments, program):
     """All parts of one program."""
     extra = [name for column in arguments.columns for name in OPTIONAL[column]]
     result = {}
+
+    def start(variant):
+        command = worker_command(arguments, "serve", program, [variant])
+        return Alone(command, environment(variant), arguments.limit)
+
     if "interleaved" in arguments.parts:
         result["interleaved"] = ask(arguments, "times", program, list(USUAL))
     if "alone" in arguments.parts:
-        result["alone"] = measure_alone(arguments, program, (*USUAL, *extra))
+        result["alone"] = measure_alone((*USUAL, *extra), start, arguments.runs)
     elif extra:
         names = ("eager_a", *(name for name in extra if name in OWN_PROCESS))
-        result["alone"] = measure_alone(arguments, program, names)
+        result["alone"] = measure_alone(names, start, arguments.runs)
     if "memory" in arguments.parts:
         result["memory"] = {
             part: {v: ask(arguments, part, program, [v]) for v in ("eager_a", "always")}

@@ -59,15 +59,18 @@ constexpr OwnKernelRow kExact[] = {
     {"aten::_foreach_mul_", "Tensor", &try_foreach_scale},
 };
 
-constexpr const char* kMultiply[] = {
-    "aten::mm",
-    "aten::addmm",
-    "aten::bmm",
-    "aten::baddbmm",
-    "aten::convolution",
-    "aten::convolution_backward",
-    "aten::_scaled_dot_product_flash_attention_for_cpu",
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+constexpr struct {
+  const char* name;
+  bool is_product;  // of matrices, and nothing beside
+} kMultiply[] = {
+    {"aten::mm", true},
+    {"aten::addmm", true},
+    {"aten::bmm", true},
+    {"aten::baddbmm", true},
+    {"aten::convolution", false},
+    {"aten::convolution_backward", false},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", false},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", false},
 };
 
 // PyTorch's own kernels for these keep the order of their maps.
@@ -91,7 +94,7 @@ constexpr struct {
 
 struct KernelFacts {
   const OwnKernelRow* row = nullptr;
-  bool is_joined = false, is_measured = false, multiplies = false;
+  bool is_joined = false, is_measured = false, multiplies = false, is_product = false;
   bool raises_versions = false;  // PyTorch's kernel does, by the ops that it calls for each tensor
   MapOrder order = MapOrder::kPlanes;
   bool may_round_otherwise = false;
@@ -114,7 +117,11 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
   facts.row = find_row(joined_kernels());
   if (!facts.row) facts.row = find_row(measured_kernels());
   facts.is_measured = find_row(measured_kernels()) != nullptr;
-  facts.multiplies = std::any_of(std::begin(kMultiply), std::end(kMultiply), [&](const char* name) { return is_named(name, ""); });
+  for (const auto& [name, is_product] : kMultiply) {
+    if (!is_named(name, "")) continue;
+    facts.multiplies = true;
+    facts.is_product = is_product;
+  }
   facts.may_round_otherwise = facts.row != nullptr || facts.multiplies;
   if (!facts.row) facts.row = find_row(kJoinedExact);
   facts.raises_versions = find_row(kJoinedExact) != nullptr;
@@ -147,6 +154,8 @@ const OwnKernelRow* find_own_kernel(const graph::OpInfo& op) { return find_facts
 bool is_measured(const graph::OpInfo& op) { return find_facts(op).is_measured; }
 
 bool multiplies(const graph::OpInfo& op) { return find_facts(op).multiplies; }
+
+bool is_product(const graph::OpInfo& op) { return find_facts(op).is_product; }
 
 bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack) {
   if (op.args.empty() || op.args[0].kind != graph::ArgKind::kTensorList) return false;

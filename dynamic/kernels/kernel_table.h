@@ -45,7 +45,8 @@ std::span<const OwnKernelRow> joined_kernels();
 // Null if there is none.
 const OwnKernelRow* find_own_kernel(const graph::OpInfo& op);
 bool is_measured(const graph::OpInfo& op);  // it is one of measured_kernels()
-bool multiplies(const graph::OpInfo& op);  // nearly all it does: of bfloat16 perhaps by way of float32 (by_float32.h)
+bool multiplies(const graph::OpInfo& op);  // nearly all it does: of few bits perhaps by way of float32 (by_float32.h)
+bool is_product(const graph::OpInfo& op);  // ... which is a product of matrices, and nothing beside
 // Those that are joined alone; with other values below the arguments.
 bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack);
 MapOrder map_order_of(const graph::OpInfo& op);

@@ -138,7 +138,8 @@ TEST_P(ByFloat32Choice, SettlesAndStays) {
   const auto left = at::randn({200, 300}).to(type), right = at::randn({300, 200}).to(type);
   const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble));
   uint64_t prepared = 0;
-  for (int call = 0; call < 40; ++call) {
+  const int calls = type == at::kBFloat16 ? 12 : 40;  // where the product of float32 has ways to choose from, too
+  for (int call = 0; call < calls; ++call) {
     prepared = preparation_ticks;
     Stack stack{left, right};
     ASSERT_TRUE(try_by_float32(op, find_own_kernel(op), stack));

@@ -253,7 +253,7 @@ def train(dtype=BF16, **options):
         nn.Linear(64, 96), nn.LayerNorm(96), nn.GELU(), nn.Dropout(0.1), nn.Linear(96, 32)
     )
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    x, wanted = torch.randn(128, 64), torch.randint(0, 32, (128,))
+    x, wanted = torch.randn(512, 64), torch.randint(0, 32, (512,))
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0, enabled=dtype == torch.float16)
 
     def step():
