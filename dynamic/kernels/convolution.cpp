@@ -284,10 +284,19 @@ size_t bytes_unless(at::MemoryFormat order, const Tensor& map) {
   return map.defined() && !map.is_contiguous(order) ? map.nbytes() : 0;
 }
 
-// About what a way asks for at a time, beside `result` bytes of what it makes, where eager's takes `of_eager` in all, or that
+// One of the results of a convolution, of `bytes`, by one of the ways `allowed`.
+struct Task {
+  Problem problem;
+  uint32_t allowed;
+  size_t bytes;
+  Unread unread;
+};
+
+// About what a way asks for at a time, its result included, where eager's takes `of_eager` in all, or that
 // is not known: 0.
 size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor& gradient, const ConvolutionShape& s,
-                    size_t result, Unread unread) {
+                    const Task& task) {
+  const auto [result, unread] = std::pair(task.bytes, task.unread);
   const size_t weights = c.weight.nbytes(), given = c.input.nbytes() + (gradient.defined() ? gradient.nbytes() : 0);
   const bool fits_order = c.in_any_order && (!gradient.defined() || is_innermost(c.input));
   const bool goes_back = c.is_visibly_innermost ? !wants_innermost(way, c) : wants_innermost(way) && !fits_order;
@@ -314,24 +323,23 @@ size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor
 // `run(way, ordered)` by the way that is fastest. Where maps go in any order, bringing them into that of a way counts by
 // half: a chain of convolutions that take the same needs it at its ends only.
 template <class Run>
-void run_in_order(const Problem& problem, uint32_t allowed, const Convolution& c, const ConvolutionShape& s,
-                  const Tensor& gradient, size_t result, Unread unread, Run run) {
+void run_in_order(const Task& task, const Convolution& c, const ConvolutionShape& s, const Tensor& gradient, Run run) {
   Ordered ordered;
   run_chosen(
-      problem, allowed, work_of(c),
+      task.problem, task.allowed, work_of(c),
       [&](int way) {
         const bool opens_chain = wants_innermost(way) && c.in_any_order && !is_innermost(c.input) &&
                                  !(gradient.defined() && is_innermost(gradient));
         return (opens_chain ? kOpening : 1.0) * (has_team(way) ? team_handicap() : 1.0);
       },
-      [&](int way, size_t of_eager) { return bytes_needed(way, of_eager, c, gradient, s, result, unread); },
+      [&](int way, size_t of_eager) { return bytes_needed(way, of_eager, c, gradient, s, task); },
       [&](int way) {
-        if (c.in_any_order) ordered = in_order_of(way, c, gradient, unread);
+        if (c.in_any_order) ordered = in_order_of(way, c, gradient, task.unread);
       },
       [&](int way) {
-        if (!c.in_any_order) ordered = in_order_of(way, c, gradient, unread);
+        if (!c.in_any_order) ordered = in_order_of(way, c, gradient, task.unread);
         if (way == kChannelsInnermost || way == kInParts)
-          ordered.c.weight = unread == Unread::kWeight ? as_if_in_order(c.weight, kChannelsLast)
+          ordered.c.weight = task.unread == Unread::kWeight ? as_if_in_order(c.weight, kChannelsLast)
                                                        : in_order(c.weight, kChannelsLast);
         run(way, ordered);
       });
@@ -442,42 +450,59 @@ Tensor weight_gradient_by(int way, const Tensor& gradient, const Tensor& input, 
 }
 
 // The two gradients apart, each by the way that is fastest for it alone: PyTorch's own kernel computes them one after the
-// other, too.
-Tensor input_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
+// other, that of the input first.
+Task input_gradient_task(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
+  return {problem_of(kInputGradient, c, gradient, 0), their_ways(c, s) | own_ways(kInputGradient, c, s), c.input.nbytes(),
+          Unread::kInput};
+}
+
+Task weight_gradient_task(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s, bool with_bias) {
+  return {problem_of(kWeightGradient, c, gradient, with_bias), their_ways(c, s) | own_ways(kWeightGradient, c, s),
+          c.weight.nbytes(), Unread::kWeight};
+}
+
+Tensor input_gradient(const Task& task, const Convolution& c, const Tensor& gradient, const ConvolutionShape& s) {
   Tensor result;
-  run_in_order(problem_of(kInputGradient, c, gradient, 0),
-               their_ways(c, s) | own_ways(kInputGradient, c, s), c, s, gradient, c.input.nbytes(),
-               Unread::kInput,
-               [&](int way, const Ordered& o) {
-                 result = way == kInParts ? input_gradient_in_parts(o.c, o.gradient)
-                          : c.transposed  ? forward_by(way, o.gradient, c.weight, std::nullopt, s)
-                                          : input_gradient_by(way, o.gradient, weight_for(way, c), s);
-                 if (!result.defined()) result = std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false}));
-                 result = finished_like_input(c, result);
-               });
+  run_in_order(task, c, s, gradient, [&](int way, const Ordered& o) {
+    result = way == kInParts ? input_gradient_in_parts(o.c, o.gradient)
+             : c.transposed  ? forward_by(way, o.gradient, c.weight, std::nullopt, s)
+                             : input_gradient_by(way, o.gradient, weight_for(way, c), s);
+    if (!result.defined()) result = std::get<0>(backward(o.c, o.gradient, std::nullopt, {true, false, false}));
+    result = finished_like_input(c, result);
+  });
   return result;
 }
 
 // With that of the bias, where it is wanted.
-std::pair<Tensor, Tensor> weight_gradient(const Convolution& c, const Tensor& gradient, const ConvolutionShape& s,
-                                          at::OptionalIntArrayRef bias_sizes, bool with_bias) {
+std::pair<Tensor, Tensor> weight_gradient(const Task& task, const Convolution& c, const Tensor& gradient,
+                                          const ConvolutionShape& s, at::OptionalIntArrayRef bias_sizes, bool with_bias) {
   std::tuple<Tensor, Tensor, Tensor> results;
   auto& [unused, weight, bias] = results;
-  run_in_order(problem_of(kWeightGradient, c, gradient, with_bias),
-               their_ways(c, s) | own_ways(kWeightGradient, c, s), c, s, gradient, c.weight.nbytes(),
-               Unread::kWeight,
-               [&](int way, const Ordered& o) {
-                 weight = way == kInParts ? weight_gradient_in_parts(o.c, o.gradient)
-                          : c.transposed  ? weight_gradient_by(way, o.c.input, o.gradient, s)
-                                          : weight_gradient_by(way, o.gradient, o.c.input, s);
-                 if (!weight.defined()) {
-                   results = backward(o.c, o.gradient, bias_sizes, {false, true, with_bias});
-                 } else if (with_bias) {
-                   bias = o.gradient.sum({0, 2, 3});
-                 }
-                 weight = as_eager(c, weight);
-               });
+  run_in_order(task, c, s, gradient, [&](int way, const Ordered& o) {
+    weight = way == kInParts ? weight_gradient_in_parts(o.c, o.gradient)
+             : c.transposed  ? weight_gradient_by(way, o.c.input, o.gradient, s)
+                             : weight_gradient_by(way, o.gradient, o.c.input, s);
+    if (!weight.defined()) {
+      results = backward(o.c, o.gradient, bias_sizes, {false, true, with_bias});
+    } else if (with_bias) {
+      bias = o.gradient.sum({0, 2, 3});
+    }
+    weight = as_eager(c, weight);
+  });
   return {weight, bias};
+}
+
+// The second one runs while the result of the first is there: where the peak of memory has no room for eager's order, the
+// one that raises it less.
+bool is_input_first(const Task& input, const Task& weight, const Convolution& c, const Tensor& gradient,
+                    const ConvolutionShape& s) {
+  const auto bytes = [&](const Task& task) {
+    return bytes_to_run(task.problem, task.allowed,
+                        [&](int way, size_t of_eager) { return bytes_needed(way, of_eager, c, gradient, s, task); });
+  };
+  const size_t for_input = bytes(input), for_weight = bytes(weight);
+  const size_t input_first = std::max(for_input, input.bytes + for_weight);
+  return input_first <= std::max(room_for_trials().room, std::max(for_weight, weight.bytes + for_input));
 }
 
 // ---- along lines: (samples, channels, length), as maps of one row, which is how PyTorch computes them, too
@@ -539,7 +564,7 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   const std::array<int64_t, 4> sizes_of_forward{s.n, channels, c.transposed ? s.h : s.oh, c.transposed ? s.w : s.ow};
   const size_t bytes_of_forward = sizeof(float) * c10::multiply_integers(sizes_of_forward);
   Tensor result;
-  run_in_order(problem_of(kForward, c, {}, bias.has_value()), allowed, c, s, {}, bytes_of_forward, Unread::kNothing,
+  run_in_order({problem_of(kForward, c, {}, bias.has_value()), allowed, bytes_of_forward, Unread::kNothing}, c, s, {},
                [&](int way, const Ordered& o) {
                  result = way == kInParts ? forward_in_parts(o.c, bias, sizes_of_forward)
                           : c.transposed  ? plus_bias(input_gradient_by(way, o.c.input, c.weight, s), bias)
@@ -574,10 +599,11 @@ bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
   if (!fits(c, s) || !is_of_result(gradient, c, s)) return false;
   if (!is_map(gradient, c)) gradient = gradient.contiguous();  // how it lies, eager does not ask
   Tensor input, weight, bias;
-  if (mask[0]) input = input_gradient(c, gradient, s);
-  if (mask[1]) {
-    std::tie(weight, bias) = weight_gradient(c, gradient, s, sizes, mask[2]);
-  }
+  const auto of_input = input_gradient_task(c, gradient, s), of_weight = weight_gradient_task(c, gradient, s, mask[2]);
+  const bool input_first = !mask[0] || !mask[1] || is_input_first(of_input, of_weight, c, gradient, s);
+  if (mask[0] && input_first) input = input_gradient(of_input, c, gradient, s);
+  if (mask[1]) std::tie(weight, bias) = weight_gradient(of_weight, c, gradient, s, sizes, mask[2]);
+  if (mask[0] && !input_first) input = input_gradient(of_input, c, gradient, s);
   stack.clear();
   stack.emplace_back(std::move(input));
   stack.emplace_back(std::move(weight));

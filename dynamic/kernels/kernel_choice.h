@@ -98,10 +98,10 @@ using FixedChoiceScope = FlagScope<struct FixedChoice>;
 
 inline int way_by_force() { return FixedChoiceScope::is_on() ? 0 : forced_way.load(std::memory_order_relaxed); }
 
-// Of `allowed`, the ways that need more than `room`, but not those that need least: one of them must be gone.
-// `estimate(way, bytes)`: what a way needs that was not measured yet, where way 0 needs `bytes`, if that is known.
+// What each way needs, as far as that was measured, else about. `estimate(way, bytes)`: of a way, where way 0 needs `bytes`,
+// or that is not known: 0. Of those that are not allowed: the most there is.
 template <class Estimate>
-uint32_t crowded_ways(const KernelChoice& choice, uint32_t allowed, size_t room, Estimate estimate) {
+std::array<size_t, kMaxWays> bytes_of_ways(const KernelChoice& choice, uint32_t allowed, Estimate estimate) {
   const size_t of_eager = choice.bytes_of(0);
   std::array<size_t, kMaxWays> bytes;
   bytes.fill(std::numeric_limits<size_t>::max());
@@ -110,6 +110,22 @@ uint32_t crowded_ways(const KernelChoice& choice, uint32_t allowed, size_t room,
     const size_t known = choice.bytes_of(way);
     bytes[way] = known ? known : estimate(way, of_eager);
   }
+  return bytes;
+}
+
+// What the next run needs: of the way that a problem goes; while that is not known, of the one that needs least.
+template <class Estimate>
+size_t bytes_to_run(const Problem& problem, uint32_t allowed, Estimate estimate) {
+  const auto bytes = bytes_of_ways(choice_for(problem), allowed, estimate);
+  const int way = known_way(problem);
+  return way >= 0 && allowed >> way & 1 ? bytes[way] : *std::min_element(bytes.begin(), bytes.end());
+}
+
+// Of `allowed`, the ways that need more than `room`, but not those that need least: one of them must be gone. `estimate`:
+// above.
+template <class Estimate>
+uint32_t crowded_ways(const KernelChoice& choice, uint32_t allowed, size_t room, Estimate estimate) {
+  const auto bytes = bytes_of_ways(choice, allowed, estimate);
   const size_t most = std::max(room, *std::min_element(bytes.begin(), bytes.end()));
   uint32_t crowded = 0;
   for (int way = 0; way < kMaxWays; ++way)

@@ -48,6 +48,7 @@ TEST(HiddenLayout, GoesThereAndBack) {
 
 // What a step's peak may come from otherwise: a copy of all maps.
 TEST(HiddenLayout, SeveralMapsAreRestoredInTheirOwnMemory) {
+  install_pool();
   const PoolScope scope;
   auto& pool = Pool::instance();
   const auto maps = at::randn({16, 24, 20, 30});
@@ -55,6 +56,7 @@ TEST(HiddenLayout, SeveralMapsAreRestoredInTheirOwnMemory) {
     const auto storage = hidden_copy(maps);
     const void* memory = hidden_memory(*storage);
     const size_t used = pool.statistics().used_bytes;
+    ASSERT_GE(used, maps.nbytes());
     pool.reset_peak();
     is_from_outside ? restore_from_outside(*storage) : restore(*storage);
     EXPECT_EQ(storage->data(), memory);

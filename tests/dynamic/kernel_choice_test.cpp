@@ -187,6 +187,27 @@ TEST(KernelChoice, ThePeakOfMemoryMayRiseAsFarAsIsSaid) {
   }
 }
 
+TEST(KernelChoice, SaysWhatTheNextRunNeeds) {
+  setenv("LOCKSTEP_CACHE", "", 1);
+  forget_choices();
+  const Problem problem{84};
+  const auto bytes = [&](uint32_t allowed) {
+    return bytes_to_run(problem, allowed, [](int way, size_t of_eager) { return of_eager + 1000 - 100 * way; });
+  };
+  EXPECT_EQ(bytes(0b001), 1000);
+  EXPECT_EQ(bytes(0b011), 900);   // which way is not known: the least
+  EXPECT_EQ(bytes(0b111), 800);
+  choice_for(problem).note(0, 1.0, 5000);
+  EXPECT_EQ(bytes(0b001), 5000);  // as measured
+  EXPECT_EQ(bytes(0b011), 5000);
+  choice_for(problem).settle(1);
+  EXPECT_EQ(bytes(0b111), 5900);
+  EXPECT_EQ(bytes(0b101), 5000);  // that way is not there
+  forced_way = 2;
+  EXPECT_EQ(bytes(0b111), 5800);
+  forced_way = -1;
+}
+
 // What is asked for beyond the highest level of the pool is too much.
 TEST(KernelChoice, WaysThatNeedMoreMemoryThanThereIsAreNotTried) {
   setenv("LOCKSTEP_CACHE", "", 1);
