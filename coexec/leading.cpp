@@ -748,6 +748,7 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   }
   if (learned && !has_dynamic_shape(op)) {
     learned->aliases_input = aliases;
+    learned->is_vacuous = !learned->holds_values();
     node->note_signature(dynamic::ShapeMemo::instance().insert(std::move(learned)));
   }
   return_results(op, stack, fresh, list_sizes);

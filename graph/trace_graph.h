@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -25,6 +26,22 @@ namespace lockstep::graph {
 struct Node;
 
 // What one op makes of inputs of given layouts. Shared by all nodes of the op (dynamic/shapes/shape_memo.h).
+// Several threads may set it, each in its time.
+class SharedFlag {
+ public:
+  SharedFlag() = default;
+  SharedFlag(const SharedFlag& other) : value_(other) {}
+  SharedFlag& operator=(const SharedFlag& other) { return *this = static_cast<bool>(other); }
+  SharedFlag& operator=(bool value) {
+    value_.store(value, std::memory_order_relaxed);
+    return *this;
+  }
+  operator bool() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> value_{false};
+};
+
 struct Signature {
   const OpInfo* op = nullptr;
   SignatureWords words;
@@ -39,6 +56,11 @@ struct Signature {
   std::vector<int8_t> version_bumps;  // by input, of a written one, beyond what happens above the hook; or empty
   std::vector<int8_t> output_versions;  // of fresh results that the kernel wrote in place on its way
   std::optional<Reason> special;  // a result is no plain tensor
+  // Neither it nor another of its kind in the same place was computed of anything but empty tensors, for which a kernel
+  // refuses no type.
+  mutable SharedFlag is_vacuous;
+
+  bool holds_values() const;  // no input is empty
 };
 
 // Of tensors of the same types and ranks: only sizes, strides and values are others.

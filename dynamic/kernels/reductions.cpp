@@ -23,7 +23,8 @@ using at::Tensor;
 constexpr int64_t kFewestValues = 1 << 10;  // below, the call itself counts
 constexpr int64_t kGrain = 1 << 14;         // values that a thread takes at least
 constexpr int64_t kChunk = 1 << 10;         // columns whose sums stay in the nearest cache
-constexpr int64_t kBlock = 256;             // values of which float32 sums lose no digits
+constexpr int64_t kBlock = 256;             // values of a row that float32 adds up, a sixteenth of them one by one
+constexpr int64_t kBlockRows = 16;          // ... of a column, one by one
 constexpr int64_t kParts = 8, kFewestRows = 64;  // a few long columns are added up in parts
 constexpr int64_t kShortest = 8, kShortestAlone = 32;  // columns, and those that are dense; PyTorch's loops suit shorter ones
 constexpr double kSmallestSquares = 1e-25;  // of float32 values whose squares are none, perhaps
@@ -108,7 +109,7 @@ Moments find_moments(const Folded& f, const float* values, About about) {
       for (int64_t row = first_row; row < last_row;) {
         std::fill_n(sums.begin(), columns, 0.0f);
         std::fill_n(squares.begin(), columns, 0.0f);
-        for (const int64_t end_of_block = std::min(row + kBlock, last_row); row < end_of_block; ++row)
+        for (const int64_t end_of_block = std::min(row + kBlockRows, last_row); row < end_of_block; ++row)
           loops.column_moments(from + row * f.inner, 1, columns, near, sums.data(), squares.data());
         for (int64_t i = 0; i < columns; ++i) to_sums[i] += sums[i], to_squares[i] += squares[i];
       }

@@ -151,14 +151,14 @@ bool keeps_promise(const at::Tensor& result, const Layout& promised) {
          static_cast<int64_t>(result.storage().nbytes()) == promised.storage_bytes;
 }
 
+[[noreturn]] void refuse(const at::Tensor& result, const Layout& promised) {
+  TORCH_CHECK(false, "lockstep: a kernel returned another layout (", graph::layout_of(result).str(),
+              ") than for equal inputs before (", promised.str(), "); please report this");
+}
+
 // Another layout than promised, or memory that somebody shares: the values are copied to where they were promised.
 void copy_into(const StorageRef& twin, const at::Tensor& result, const Layout& promised) {
-  TORCH_CHECK(result.defined() == promised.is_defined() &&
-                  (!result.defined() ||
-                   (result.scalar_type() == promised.dtype && result.sizes() == promised.sizes)),
-              "lockstep: a kernel returned another layout (", graph::layout_of(result).str(),
-              ") than for equal inputs before (", promised.str(), "); please report this");
-  if (!result.defined()) return;
+  if (result.scalar_type() != promised.dtype || result.sizes() != promised.sizes) refuse(result, promised);
   if (!twin->data() && twin->nbytes() > 0)
     twin->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(twin->nbytes()));
   tensor_over(twin, promised, promised.offset).copy_(result);
@@ -179,13 +179,14 @@ void deliver(Event& event, std::vector<at::Tensor>& results) {
               " tensors where it returned ", promised.size(), " before; please report this");
   std::vector<bool> taken(event.outputs.size(), false);
   for (size_t i = 0; i < promised.size(); ++i) {
-    if (!promised[i].is_defined() && !results[i].defined()) continue;
+    if (promised[i].is_defined() != results[i].defined()) refuse(results[i], promised[i]);
+    if (!promised[i].is_defined()) continue;
     const auto group = promised[i].storage_group;
     const auto& twin = event.outputs[group];
     if (taken[group]) continue;  // several results over one storage: the first has brought the data
     taken[group] = true;
-    auto* from = results[i].defined() ? results[i].storage().unsafeGetStorageImpl() : nullptr;
-    bool exclusive = from && !from->has_materializer();
+    auto* from = results[i].storage().unsafeGetStorageImpl();
+    bool exclusive = !from->has_materializer();
     if (exclusive) {
       int64_t holders = 0;
       for (const auto& other : results)

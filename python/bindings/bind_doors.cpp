@@ -19,6 +19,7 @@ void bind_doors(py::module_& m) {
   m.def("install_door", [](const py::object& callable, const std::string& kind) {
     return install_door(callable, door_kind(kind));
   });
+  m.def("install_constructor_door", &install_constructor_door);
   m.def("in_reading_scope", &in_reading_scope);
   m.def("op_door", &op_door);
   m.def("configure_frames", &tracer::configure_frames);

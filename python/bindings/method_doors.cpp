@@ -5,6 +5,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <stdexcept>
@@ -78,27 +79,46 @@ void lend(PyObject* subject, PyObject* loan) {
   }
 }
 
-// Every tensor argument that the kind is about, lists and tuples included.
-void settle_all(DoorKind kind, PyObject* value, int depth = 0) {
+// What arguments hold.
+struct Contents {
+  bool tensors = false;
+  bool sequences = false;  // of other types than lists and tuples: what is in them shows when it is read
+};
+
+constexpr int kDeepest = 16;  // lists in lists
+
+// Text and buffers, arrays above all, hold no tensors.
+bool may_hold_tensors(PyObject* sequence) {
+  return PySequence_Check(sequence) && !PyUnicode_Check(sequence) && !PyObject_CheckBuffer(sequence) && !PyRange_Check(sequence);
+}
+
+// Every tensor that the kind is about, lists and tuples included.
+void settle_all(DoorKind kind, PyObject* value, Contents& contents, int depth = 0) {
   if (!value) return;
   if (THPVariable_Check(value)) {
     const auto& tensor = THPVariable_Unpack(value);
+    contents.tensors = true;
     if (kind == DoorKind::kSettle || c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) pass_tensor(tensor, kind);
     return;
   }
-  if (depth > 2 || !(PyTuple_Check(value) || PyList_Check(value))) return;
+  if (depth > kDeepest || !(PyTuple_Check(value) || PyList_Check(value))) {
+    contents.sequences |= kind == DoorKind::kSettle && may_hold_tensors(value);
+    return;
+  }
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
-    settle_all(kind, PySequence_Fast_GET_ITEM(value, i), depth + 1);
+    settle_all(kind, PySequence_Fast_GET_ITEM(value, i), contents, depth + 1);
 }
 
-bool try_settle(DoorKind kind, PyObject* self, PyObject* args, PyObject* kwargs) {
+bool has_sessions() { return coexec::Session::active_on_this_thread() || !coexec::Session::all().empty(); }
+
+bool try_settle(DoorKind kind, PyObject* self, PyObject* args, PyObject* kwargs, Contents& contents) {
   HANDLE_TH_ERRORS
-  if (!coexec::Session::active_on_this_thread()) return true;
-  settle_all(kind, self);
-  settle_all(kind, args);
+  if (!has_sessions()) return true;
+  settle_all(kind, self, contents);
+  settle_all(kind, args, contents);
   PyObject *key, *value;
   Py_ssize_t position = 0;
-  while (kwargs && PyDict_Next(kwargs, &position, &key, &value)) settle_all(kind, value);
+  while (kwargs && PyDict_Next(kwargs, &position, &key, &value)) settle_all(kind, value, contents);
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }
@@ -144,6 +164,13 @@ PyObject* first_of(PyObject* args) {
 }
 
 template <class Call>
+PyObject* call_alone_as(const Call& call) {
+  if (!try_pass({nullptr, DoorKind::kAlone}, nullptr, nullptr)) return nullptr;
+  const PassageScope scope(DoorKind::kAlone);
+  return call();
+}
+
+template <class Call>
 PyObject* through(const Door& door, PyObject* self, PyObject* first, Call call) {
   PyObject* result = nullptr;
   {
@@ -164,12 +191,14 @@ struct Entry {
   }
   static PyObject* keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
     const Door& door = doors[kSlot];
-    const bool passed =
-        only_settles(door.kind) ? try_settle(door.kind, self, args, kwargs) : try_pass(door, self, first_of(args));
+    Contents contents;
+    const bool passed = only_settles(door.kind) ? try_settle(door.kind, self, args, kwargs, contents)
+                                                : try_pass(door, self, first_of(args));
     if (!passed) return nullptr;
-    return through(door, self, first_of(args), [&] {
+    const auto call = [&] {
       return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(door.original))(self, args, kwargs);
-    });
+    };
+    return contents.sequences ? call_alone_as(call) : through(door, self, first_of(args), call);
   }
   static PyObject* fast(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     const Door& door = doors[kSlot];
@@ -205,6 +234,41 @@ constexpr auto make_variants(std::index_sequence<kSlot...>) {
     return {as_c_function(&Entry<kSlot>::plain), as_c_function(&Entry<kSlot>::keywords),
             as_c_function(&Entry<kSlot>::fast), as_c_function(&Entry<kSlot>::fast_keywords)};
   }...};
+}
+
+// ---- constructors: slots of types, which subclasses copy
+
+std::array<newfunc, 4> constructors{};
+
+template <size_t kSlot>
+PyObject* construct(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  const auto call = [&] { return constructors[kSlot](type, args, kwargs); };
+  Contents contents;
+  const auto settle = [&] {
+    HANDLE_TH_ERRORS
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {  // a tensor for itself is not read
+      PyObject* value = PyTuple_GET_ITEM(args, i);
+      if (!THPVariable_Check(value)) settle_all(DoorKind::kSettle, value, contents);
+    }
+    return true;
+    END_HANDLE_TH_ERRORS_RET(false)
+  };
+  if (has_sessions() && !settle()) return nullptr;
+  if (contents.sequences) return call_alone_as(call);
+  std::optional<PassageScope> scope;
+  if (contents.tensors) scope.emplace(DoorKind::kSettle);
+  return call();
+}
+
+constexpr std::array<newfunc, 4> kConstructors{construct<0>, construct<1>, construct<2>, construct<3>};
+
+void replace_constructor(const py::handle& type, newfunc from, newfunc to) {
+  auto* object = reinterpret_cast<PyTypeObject*>(type.ptr());
+  if (object->tp_new != from) return;  // one of its own, in Python, which calls that of its base
+  object->tp_new = to;
+  PyType_Modified(object);
+  for (const auto& derived : py::list(py::module_::import("builtins").attr("type").attr("__subclasses__")(type)))
+    replace_constructor(derived, from, to);
 }
 
 PyMethodDef* method_of(PyObject* callable) {
@@ -257,12 +321,18 @@ bool install_door(pybind11::handle callable, DoorKind kind) {
   return true;
 }
 
-PyObject* call_alone(const std::function<PyObject*()>& call) {
-  const Door door{nullptr, DoorKind::kAlone};
-  if (!try_pass(door, nullptr, nullptr)) return nullptr;
-  const PassageScope scope(door.kind);
-  return call();
+bool install_constructor_door(pybind11::handle type) {
+  const newfunc original = reinterpret_cast<PyTypeObject*>(type.ptr())->tp_new;
+  if (std::find(kConstructors.begin(), kConstructors.end(), original) != kConstructors.end()) return true;
+  size_t slot = 0;
+  while (slot < constructors.size() && constructors[slot] && constructors[slot] != original) ++slot;
+  if (slot == constructors.size()) return false;
+  constructors[slot] = original;
+  replace_constructor(type, original, kConstructors[slot]);
+  return true;
 }
+
+PyObject* call_alone(const std::function<PyObject*()>& call) { return call_alone_as(call); }
 
 pybind11::object in_reading_scope(const py::object& original) {
   const py::cpp_function function(

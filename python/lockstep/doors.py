@@ -89,6 +89,8 @@ def _install_method_doors(library) -> None:
             ):
                 if method is not None:
                     library.install_door(method, kind)
+    for constructor in (torch._C.TensorBase, *torch._tensor_classes):
+        library.install_constructor_door(constructor)
     for name in dir(torch._C):
         if name.startswith(_AMBIENT_PREFIXES) and name not in _AMBIENT_SKIPPED:
             library.install_door(getattr(torch._C, name), "drain")

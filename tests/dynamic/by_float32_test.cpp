@@ -87,6 +87,17 @@ TEST_P(ByFloat32, Convolutions) {
   }
 }
 
+// Whether the weight's gradient comes back, too, PyTorch's kernels do not agree on.
+TEST_P(ByFloat32, TheGradientOfABiasAloneIsLeftToPyTorch) {
+  const std::vector<int64_t> one{1, 1}, none{0, 0}, bias_sizes{12};
+  const auto& op = *graph::find_op_info("aten::convolution_backward");
+  for (const bool wants_input : {false, true}) {
+    Stack stack{at::randn({4, 12, 24, 24}).to(type()), at::randn({4, 8, 24, 24}).to(type()), at::randn({12, 8, 3, 3}).to(type()),
+                bias_sizes, one, one, one, false, none, 1, std::vector<bool>{wants_input, false, true}};
+    EXPECT_FALSE(try_by_float32(op, find_own_kernel(op), stack));
+  }
+}
+
 TEST_P(ByFloat32, Attention) {
   const auto q = at::randn({2, 4, 64, 16}), k = at::randn({2, 4, 64, 16}), v = at::randn({2, 4, 64, 16}), mask = at::randn({64, 64});
   for (const bool is_causal : {false, true}) {

@@ -108,6 +108,12 @@ TEST(Executor, AnotherTypeThanPromisedIsAnError) {
   EXPECT_THROW(c.run(), c10::Error);
 }
 
+TEST(Executor, AResultThatWasNotPromisedIsAnError) {
+  Case c("aten::add.Tensor", {at::rand({4}), at::rand({4}), 1.0});
+  c.signature.outputs[0] = graph::Layout();
+  EXPECT_THROW(c.run(), c10::Error);
+}
+
 TEST(Executor, CaptureTakesTheResultsAsTheyCome) {
   Case c("aten::nonzero", {at::tensor({0, 3, 0, 4})});
   Capture capture;

@@ -117,6 +117,18 @@ TEST(ReductionValues, EqualOnesHaveNoVariance) {
     }
 }
 
+// Columns are added up row after row: so many that float32 alone would lose digits.
+TEST(ReductionValues, LongColumnsAreAccurate) {
+  at::manual_seed(0);
+  for (const int64_t rows : {80, 256, 2048}) {
+    const auto input = (at::randn({1, 300}) + 3).repeat({rows, 1}) * at::tensor({0.5f, 1.0f}).repeat(rows / 2).view({rows, 1});
+    Stack stack{input, Ints({0}), 1, false};
+    ASSERT_TRUE(try_variance(stack));
+    const auto exact = at::var(input.to(at::kDouble), Ints({0}).vec(), 1, false);
+    EXPECT_LT(((stack[0].toTensor().to(at::kDouble) - exact).abs() / exact).max().item<double>(), 4e-7) << rows;
+  }
+}
+
 TEST(ReductionValues, FarFromZeroTheyAreAsAccurate) {
   at::manual_seed(0);
   for (const double mean : {1e3, 1e5, 1e6})

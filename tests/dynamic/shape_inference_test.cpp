@@ -377,6 +377,22 @@ TEST(ShapeInference, SaysNothingWhereAnotherOrderIsAskedFor) {
                            {map, 2, none, none, none, none, last}));
 }
 
+TEST(ShapeInference, WhatWasEmptyAloneProvesNothing) {
+  const auto& op = op_named("aten::relu");
+  const Args before = {at::rand({0})}, now = {at::rand({3})};
+  auto known = signature_of(op, before), learned = signature_of(op, now);
+  known.outputs = layouts_by_running(op, before);
+  known.is_vacuous = true;
+  EXPECT_FALSE(infer_results(learned, known, now, nothing_varies(op)));
+
+  graph::Node node;
+  node.note_signature(&known);
+  const auto proven = signature_of(op, now);
+  node.note_signature(&proven);
+  EXPECT_FALSE(known.is_vacuous);
+  EXPECT_TRUE(infer_results(learned, known, now, nothing_varies(op)));
+}
+
 TEST(ShapeInference, WhatAnOpWarnedOfRunsAgain) {
   const auto& op = op_named("aten::relu");
   const Args args = {at::rand({3})};

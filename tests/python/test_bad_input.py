@@ -616,3 +616,45 @@ def test_errors_of_written_numbers_are_raised_where_they_are_asked_for(write, nu
         return [(str(step(number)), state.item()) for number in numbers]
 
     assert run(lockstep.function(when="always", runner="behind")) == run(lambda step: step)
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+@pytest.mark.parametrize("runner", ["behind", "inplace"])
+def test_a_type_is_refused_though_it_was_not_for_empty_tensors(numerics, runner):
+    """A kernel that has nothing to do looks at no type."""
+
+    def step(count, log):
+        try:
+            torch.arange(count).normal_()
+            log.append("drawn")
+        except NotImplementedError as error:
+            log.append(str(error))
+        try:
+            (torch.ones(count, 4) > 0).softmax(-1)
+            log.append("normalized")
+        except NotImplementedError as error:
+            log.append(str(error))
+
+    decorated = lockstep.function(step, when="always", numerics=numerics, runner=runner)
+    for count in (0, 0, 0, 30000, 0, 40000):
+        expected, found = [], []
+        step(count, expected)
+        decorated(count, found)
+        assert found == expected
+
+
+def test_sizes_that_follow_empty_ones_are_learned_once():
+    """Only the first op with values after empty ones is waited for."""
+
+    @lockstep.function(when="always", numerics="strict")
+    def step(x):
+        return (x * 2).sin()
+
+    for _ in range(4):
+        step(torch.ones(0, 8))
+    step(torch.ones(500, 8))
+    before = lockstep.stats(step)["waits"]
+    for count in (0, 501, 0, 502, 0, 503):
+        step(torch.ones(count, 8))
+    calls = 6
+    assert lockstep.stats(step)["waits"] - before <= calls  # one at the end of each

@@ -1,6 +1,7 @@
 """C++ that reads memory where no op is seen finds what was asked for before it."""
 
 import _thread
+import collections
 import copy
 import io
 import os
@@ -80,6 +81,99 @@ def test_ops_by_name(name):
 
     with torch.no_grad():
         expect_the_same(make)
+
+
+class Derived(torch.Tensor):
+    pass
+
+
+class DerivedByNew(torch.Tensor):
+    @staticmethod
+    def __new__(cls, data):
+        return super().__new__(cls, data)
+
+
+class Sequence:
+    def __init__(self, *values):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        return self.values[index]
+
+
+# Of two numbers in tensors a tensor: C++ reads them.
+MADE_OF_NUMBERS = {
+    "Tensor": lambda a, b: torch.Tensor([a, b]),
+    "Tensor of a tuple": lambda a, b: torch.Tensor((a, b)),
+    "Tensor of lists in lists": lambda a, b: torch.Tensor([[[[[a], [b]]]]]),
+    "Tensor of vectors": lambda a, b: torch.Tensor([a[None], b[None]]),
+    "Tensor of a deque": lambda a, b: torch.Tensor(collections.deque([a, b])),
+    "Tensor of a sequence": lambda a, b: torch.Tensor(Sequence(a, b)),
+    "FloatTensor": lambda a, b: torch.FloatTensor([a, b]),
+    "DoubleTensor": lambda a, b: torch.DoubleTensor([[a], [b]]),
+    "HalfTensor": lambda a, b: torch.HalfTensor([a, b]),
+    "LongTensor": lambda a, b: torch.LongTensor([a.long(), b.long()]),
+    "BoolTensor": lambda a, b: torch.BoolTensor([a > 2, b > 4]),
+    "derived": lambda a, b: Derived([a, b]),
+    "derived, by __new__": lambda a, b: DerivedByNew([a, b]),
+    "tensor of lists in lists": lambda a, b: torch.tensor([[[[a], [b]]]]),
+    "tensor of a deque": lambda a, b: torch.tensor(collections.deque([a, b])),
+    "tensor of a sequence": lambda a, b: torch.tensor([Sequence(a, b)]),
+    "tensor of a UserList": lambda a, b: torch.tensor(collections.UserList([a, b])),
+    "as_tensor of a deque": lambda a, b: torch.as_tensor(collections.deque([a, b])),
+    "new of a deque": lambda a, b: a.new(collections.deque([a, b])),
+    "new_tensor of lists in lists": lambda a, b: a.new_tensor([[[a, b]]]),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MADE_OF_NUMBERS)
+def test_tensors_made_of_numbers_in_tensors(name):
+    made_of = MADE_OF_NUMBERS[name]
+
+    def make():
+        kept = torch.zeros(())
+
+        def step(number):
+            pending = busy(number)[0, 0]
+            kept.add_(pending)  # has its memory, but not its value
+            return made_of(pending, pending + 1).tolist(), made_of(kept, kept).tolist()
+
+        return step
+
+    with torch.no_grad():
+        expect_the_same(make, levels=["strict"])
+
+
+def test_tensors_made_of_numbers_in_tensors_of_another_thread():
+    """A thread that nothing is decorated in reads what another one's function has asked for."""
+    found = []
+
+    @lockstep.function(when="always", numerics="strict")
+    def step(number):
+        pending = busy(number)[0, 0]
+        thread = threading.Thread(target=lambda: found.append(torch.tensor([pending]).item()))
+        thread.start()
+        thread.join()
+
+    with torch.no_grad():
+        for call in range(CALLS):
+            step(float(call))
+    assert found == [float(call) for call in range(CALLS)]
+
+
+@pytest.mark.parametrize("make", [torch.Tensor, torch.FloatTensor, Derived])
+def test_constructors_are_what_they_were(make):
+    shared = torch.zeros(3)
+    assert make(2, 3).shape == (2, 3)
+    assert make(torch.Size([4])).shape == (4,)
+    assert make([1, 2]).tolist() == [1, 2]
+    assert make(shared).data_ptr() == shared.data_ptr()
+    with pytest.raises(TypeError):
+        make("text", "more")
 
 
 @pytest.fixture(scope="module")
