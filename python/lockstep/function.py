@@ -47,6 +47,7 @@ class Function(_C.Callable):
         super().__init__(fn, _name_of(fn))
         functools.update_wrapper(self, fn, updated=())
         self.__dict__["_options"] = options
+        self.__dict__["_known_settings"] = (None, None)  # and where they were in force
         if inspect.isfunction(fn):  # so that `inspect` sees what kind of function it is
             for name in _OF_FUNCTIONS:
                 self.__dict__[name] = getattr(fn, name)
@@ -81,7 +82,7 @@ class Function(_C.Callable):
         """Whether to keep an attribute here; AttributeError for one that the calls need."""
         if name in _OWN_NAMES:
             return True
-        if name in ("_options", "_is_coroutine") or hasattr(type(self), name):
+        if name in ("_options", "_known_settings", "_is_coroutine") or hasattr(type(self), name):
             message = f"{name} is Lockstep's own here: set it on __wrapped__, the callable itself"
             raise AttributeError(message)
         return isinstance(self.__wrapped__, _WITHOUT_ATTRIBUTES)
@@ -94,7 +95,12 @@ class Function(_C.Callable):
         return sorted({*super().__dir__(), *dir(self.__wrapped__)})
 
     def _settings(self) -> tuple[str, dict]:
-        return knobs.for_core(self._options)
+        found = knobs.surroundings()
+        known, answer = self._known_settings
+        if known != found:
+            answer = knobs.for_core(self._options)
+            self.__dict__["_known_settings"] = (found, answer)
+        return answer
 
     def _name_origins(self, args: tuple, kwargs: dict) -> None:
         name_origins(self.core.name_origin, self.__wrapped__, args, kwargs)

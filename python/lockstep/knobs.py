@@ -101,6 +101,8 @@ _TRUTHS = {  # in the environment
     "1": True, "true": True, "yes": True, "on": True,
 }  # fmt: skip
 
+_VARIABLES = {name: f"LOCKSTEP_{name.upper()}" for name in KNOBS}
+
 _overrides: contextvars.ContextVar[Mapping] = contextvars.ContextVar(
     "lockstep_config", default=types.MappingProxyType({})
 )
@@ -141,12 +143,12 @@ def is_disabled() -> bool:
 
 
 def _from_environment(name: str) -> Any:
-    value = os.environ.get(f"LOCKSTEP_{name.upper()}", "").strip()
+    value = os.environ.get(_VARIABLES[name], "").strip()
     if not value:  # as if it were not there
         return None
     if KNOBS[name].choices == (False, True):
         value = _TRUTHS.get(value.lower(), value)
-    check_knobs(f"environment variable LOCKSTEP_{name.upper()}", {name: value})
+    check_knobs(f"environment variable {_VARIABLES[name]}", {name: value})
     return value
 
 
@@ -179,6 +181,21 @@ def for_core(own: dict) -> tuple[str, dict]:
         "joins_steps": not is_strict and settings["optimizers"] == "joined",
         "rounds_products": settings["numerics"] == "fast",
     }
+
+
+_encoded: dict[Any, tuple] = {}  # the names of the variables, by what encodes them
+
+
+def surroundings() -> tuple:
+    """What `for_core` looks at besides a decorator's own options: equal where its answer is.
+
+    Each call of a decorated function asks. So this goes past what `os.environ` does for each
+    variable, to the dict in it.
+    """
+    held, encode = getattr(os.environ, "_data", os.environ), getattr(os.environ, "encodekey", str)
+    if encode not in _encoded:
+        _encoded[encode] = tuple(map(encode, _VARIABLES.values()))
+    return (_is_switched_off.get(), _overrides.get(), *map(held.get, _encoded[encode]))
 
 
 @contextlib.contextmanager

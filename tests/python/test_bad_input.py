@@ -95,6 +95,37 @@ def test_environment(monkeypatch):
     assert torch.equal(fast(torch.ones(2)), torch.full((2,), 2.0))  # nothing is left behind
 
 
+def test_settings_are_those_in_force_at_each_call(monkeypatch):
+    """They are kept from call to call while nothing about them changes."""
+    made = []
+    for_core = lockstep.knobs.for_core
+    monkeypatch.setattr(
+        lockstep.knobs, "for_core", lambda options: made.append(for_core(options)) or made[-1]
+    )
+    function = lockstep.function(plain, numerics="default")
+    expected = []
+
+    def call(when, runner, times=2):
+        for _ in range(times):
+            function(torch.ones(2))
+        expected.append((when, runner))
+        assert [(found, settings["runner"]) for found, settings in made] == expected
+
+    monkeypatch.delenv("LOCKSTEP_WHEN", raising=False)
+    call("auto", "auto")
+    monkeypatch.setenv("LOCKSTEP_WHEN", "never")
+    call("never", "auto")
+    with lockstep.config(runner="inplace"):
+        call("never", "inplace")
+        os.environ["LOCKSTEP_WHEN"] = "always"
+        call("always", "inplace")
+        with lockstep.config(when="never"):
+            call("never", "inplace")
+    call("always", "auto")
+    monkeypatch.setattr(os, "environ", {"LOCKSTEP_RUNNER": "yielding"})
+    call("auto", "yielding")
+
+
 def test_an_empty_variable_says_nothing(monkeypatch):
     for name in lockstep.KNOBS:
         monkeypatch.setenv(f"LOCKSTEP_{name.upper()}", " " if name == "fuse" else "")
