@@ -25,7 +25,6 @@ namespace lockstep::graph {
 
 struct Node;
 
-// What one op makes of inputs of given layouts. Shared by all nodes of the op (dynamic/shapes/shape_memo.h).
 // Several threads may set it, each in its time.
 class SharedFlag {
  public:
@@ -42,6 +41,7 @@ class SharedFlag {
   std::atomic<bool> value_{false};
 };
 
+// What one op makes of inputs of given layouts. Shared by all nodes of the op (dynamic/shapes/shape_memo.h).
 struct Signature {
   const OpInfo* op = nullptr;
   SignatureWords words;

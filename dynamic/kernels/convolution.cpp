@@ -292,8 +292,7 @@ struct Task {
   Unread unread;
 };
 
-// About what a way asks for at a time, its result included, where eager's takes `of_eager` in all, or that
-// is not known: 0.
+// About what a way asks for at a time, its result included, where eager's takes `of_eager` in all, or that is not known: 0.
 size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor& gradient, const ConvolutionShape& s,
                     const Task& task) {
   const auto [result, unread] = std::pair(task.bytes, task.unread);

@@ -109,16 +109,18 @@ void settle_all(DoorKind kind, PyObject* value, Contents& contents, int depth = 
     settle_all(kind, PySequence_Fast_GET_ITEM(value, i), contents, depth + 1);
 }
 
-bool has_sessions() { return coexec::Session::active_on_this_thread() || !coexec::Session::all().empty(); }
-
-bool try_settle(DoorKind kind, PyObject* self, PyObject* args, PyObject* kwargs, Contents& contents) {
+// `reads_tensors`: also a tensor that is an argument for itself, not only those in lists.
+bool try_settle(DoorKind kind, PyObject* self, PyObject* args, PyObject* kwargs, bool reads_tensors, Contents& contents) {
   HANDLE_TH_ERRORS
-  if (!has_sessions()) return true;
-  settle_all(kind, self, contents);
-  settle_all(kind, args, contents);
+  if (!coexec::Session::active_on_this_thread() && coexec::Session::all().empty()) return true;
+  const auto settle = [&](PyObject* value) {
+    if (reads_tensors || !THPVariable_Check(value)) settle_all(kind, value, contents);
+  };
+  if (self) settle(self);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) settle(PyTuple_GET_ITEM(args, i));
   PyObject *key, *value;
   Py_ssize_t position = 0;
-  while (kwargs && PyDict_Next(kwargs, &position, &key, &value)) settle_all(kind, value, contents);
+  while (kwargs && PyDict_Next(kwargs, &position, &key, &value)) settle(value);
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }
@@ -192,8 +194,9 @@ struct Entry {
   static PyObject* keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
     const Door& door = doors[kSlot];
     Contents contents;
-    const bool passed = only_settles(door.kind) ? try_settle(door.kind, self, args, kwargs, contents)
-                                                : try_pass(door, self, first_of(args));
+    const bool passed = only_settles(door.kind)
+                            ? try_settle(door.kind, self, args, kwargs, /*reads_tensors=*/true, contents)
+                            : try_pass(door, self, first_of(args));
     if (!passed) return nullptr;
     const auto call = [&] {
       return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(door.original))(self, args, kwargs);
@@ -244,16 +247,7 @@ template <size_t kSlot>
 PyObject* construct(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   const auto call = [&] { return constructors[kSlot](type, args, kwargs); };
   Contents contents;
-  const auto settle = [&] {
-    HANDLE_TH_ERRORS
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {  // a tensor for itself is not read
-      PyObject* value = PyTuple_GET_ITEM(args, i);
-      if (!THPVariable_Check(value)) settle_all(DoorKind::kSettle, value, contents);
-    }
-    return true;
-    END_HANDLE_TH_ERRORS_RET(false)
-  };
-  if (has_sessions() && !settle()) return nullptr;
+  if (!try_settle(DoorKind::kSettle, nullptr, args, kwargs, /*reads_tensors=*/false, contents)) return nullptr;
   if (contents.sequences) return call_alone_as(call);
   std::optional<PassageScope> scope;
   if (contents.tensors) scope.emplace(DoorKind::kSettle);

@@ -117,6 +117,7 @@ MADE_OF_NUMBERS = {
     "HalfTensor": lambda a, b: torch.HalfTensor([a, b]),
     "LongTensor": lambda a, b: torch.LongTensor([a.long(), b.long()]),
     "BoolTensor": lambda a, b: torch.BoolTensor([a > 2, b > 4]),
+    "Tensor by name": lambda a, b: torch.Tensor(data=[a, b]),
     "derived": lambda a, b: Derived([a, b]),
     "derived, by __new__": lambda a, b: DerivedByNew([a, b]),
     "tensor of lists in lists": lambda a, b: torch.tensor([[[[a], [b]]]]),
@@ -148,11 +149,12 @@ def test_tensors_made_of_numbers_in_tensors(name):
         expect_the_same(make, levels=["strict"])
 
 
-def test_tensors_made_of_numbers_in_tensors_of_another_thread():
+@pytest.mark.parametrize("runner", ["behind", "inplace"])
+def test_tensors_made_of_numbers_in_tensors_of_another_thread(runner):
     """A thread that nothing is decorated in reads what another one's function has asked for."""
     found = []
 
-    @lockstep.function(when="always", numerics="strict")
+    @lockstep.function(when="always", numerics="strict", runner=runner)
     def step(number):
         pending = busy(number)[0, 0]
         thread = threading.Thread(target=lambda: found.append(torch.tensor([pending]).item()))
