@@ -213,6 +213,9 @@ std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
   signature->inputs.reserve(operands_.size());
   for (const auto& view : operands_)
     signature->inputs.push_back(view.tensor ? graph::layout_of(*view.tensor) : Layout{});
+  signature->is_vacuous = std::any_of(signature->inputs.begin(), signature->inputs.end(), [](const Layout& input) {
+    return input.is_defined() && input.numel() == 0;
+  });
   return signature;
 }
 
@@ -748,7 +751,6 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   }
   if (learned && !has_dynamic_shape(op)) {
     learned->aliases_input = aliases;
-    learned->is_vacuous = !learned->holds_values();
     node->note_signature(dynamic::ShapeMemo::instance().insert(std::move(learned)));
   }
   return_results(op, stack, fresh, list_sizes);

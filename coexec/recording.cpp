@@ -254,7 +254,6 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
     learned->warns = warned;
     note_resized_outputs(*learned, results);
     for (const auto& written : versions) learned->version_bumps.push_back(static_cast<int8_t>(bumps_of(written, versions)));
-    learned->is_vacuous = !learned->holds_values();
     node->note_signature(dynamic::ShapeMemo::instance().insert(std::move(learned)));
     known = false;
   }

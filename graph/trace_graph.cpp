@@ -12,10 +12,6 @@ bool are_same_kind(const Signature& a, const Signature& b) {
   return a.words[0] == b.words[0] && std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(), &is_same_kind);
 }
 
-bool Signature::holds_values() const {
-  return std::none_of(inputs.begin(), inputs.end(), [](const Layout& input) { return input.is_defined() && input.numel() == 0; });
-}
-
 void Node::note_signature(const Signature* latest) {
   if (latest == signature) return;
   if (signature && signature->is_vacuous != latest->is_vacuous && are_same_kind(*signature, *latest))

@@ -59,8 +59,6 @@ struct Signature {
   // Neither it nor another of its kind in the same place was computed of anything but empty tensors, for which a kernel
   // refuses no type.
   mutable SharedFlag is_vacuous;
-
-  bool holds_values() const;  // no input is empty
 };
 
 // Of tensors of the same types and ranks: only sizes, strides and values are others.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 
+#include "dynamic/kernels/convolution.h"
 #include "dynamic/kernels/kernel_choice.h"
 #include "dynamic/kernels/product.h"
 #include "graph/layout.h"
@@ -55,14 +56,6 @@ bool are_plain(const graph::OpInfo& op, const torch::jit::Stack& stack, at::Scal
   return true;
 }
 
-// The gradient of a bias without that of the weight: which of the two comes back then is for PyTorch's kernel to say, and
-// for each type it has others.
-bool is_for_bias_alone(const graph::OpInfo& op, const torch::jit::Stack& stack) {
-  if (op.base != "aten::convolution_backward") return false;
-  const auto wanted = stack.back().toBoolList();
-  return wanted[2] && !wanted[1];
-}
-
 // Of the first `count` values the tensors of one type.
 torch::jit::Stack converted(torch::jit::Stack stack, at::ScalarType from, at::ScalarType to, size_t count) {
   for (size_t i = 0; i < count; ++i)
@@ -93,7 +86,7 @@ Problem problem_of(const graph::OpInfo& op, const torch::jit::Stack& stack, at::
 bool try_by_float32(const graph::OpInfo& op, const OwnKernelRow* row, torch::jit::Stack& stack) {
   const auto type = type_of(stack);
   if (at::globalContext().deterministicAlgorithms() || !multiplies_in_float32() || !are_plain(op, stack, type)) return false;
-  if (is_for_bias_alone(op, stack)) return false;
+  if (op.base == "aten::convolution_backward" && wants_bias_alone(stack.back())) return false;
   if (is_for_processor(op, type) && forced_way < 0) return false;
   int64_t values = 0, bytes = 0;
   for (const auto& value : stack) {

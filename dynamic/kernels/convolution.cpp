@@ -295,7 +295,8 @@ struct Task {
 // About what a way asks for at a time, its result included, where eager's takes `of_eager` in all, or that is not known: 0.
 size_t bytes_needed(int way, size_t of_eager, const Convolution& c, const Tensor& gradient, const ConvolutionShape& s,
                     const Task& task) {
-  const auto [result, unread] = std::pair(task.bytes, task.unread);
+  const size_t result = task.bytes;
+  const Unread unread = task.unread;
   const size_t weights = c.weight.nbytes(), given = c.input.nbytes() + (gradient.defined() ? gradient.nbytes() : 0);
   const bool fits_order = c.in_any_order && (!gradient.defined() || is_innermost(c.input));
   const bool goes_back = c.is_visibly_innermost ? !wants_innermost(way, c) : wants_innermost(way) && !fits_order;
@@ -576,6 +577,11 @@ bool try_convolution(torch::jit::Stack& stack, bool in_any_order) {
   return true;
 }
 
+bool wants_bias_alone(const c10::IValue& mask) {
+  const auto wanted = mask.toBoolList();
+  return wanted[2] && !wanted[1];
+}
+
 bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
   if (are_lines(stack, 3))
     return run_for_lines(stack, 3, 4, 2,
@@ -593,7 +599,7 @@ bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order) {
   const at::OptionalIntArrayRef sizes = stack[3].isNone() ? at::OptionalIntArrayRef() : bias_sizes;
   const auto wanted = stack[10].toBoolList();
   const std::array<bool, 3> mask{wanted[0], wanted[1], wanted[2]};
-  if (!mask[1] && (mask[2] || !mask[0])) return false;  // PyTorch's kernel may give the weight's gradient with the bias's
+  if (wants_bias_alone(stack[10]) || (!mask[0] && !mask[1])) return false;
   const auto s = shape_of(c);
   if (!fits(c, s) || !is_of_result(gradient, c, s)) return false;
   if (!is_map(gradient, c)) gradient = gradient.contiguous();  // how it lies, eager does not ask

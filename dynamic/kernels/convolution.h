@@ -11,4 +11,8 @@ namespace lockstep::dynamic {
 bool try_convolution(torch::jit::Stack& stack, bool in_any_order = false);
 bool try_convolution_backward(torch::jit::Stack& stack, bool in_any_order = false);
 
+// Of the last argument of the latter: the gradient of the bias is wanted, and not that of the weight. Whether that comes
+// back, too, PyTorch's kernels for several types and numbers of threads do not agree on.
+bool wants_bias_alone(const c10::IValue& mask);
+
 }  // namespace lockstep::dynamic

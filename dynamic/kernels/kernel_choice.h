@@ -116,8 +116,9 @@ std::array<size_t, kMaxWays> bytes_of_ways(const KernelChoice& choice, uint32_t 
 // What the next run needs: of the way that a problem goes; while that is not known, of the one that needs least.
 template <class Estimate>
 size_t bytes_to_run(const Problem& problem, uint32_t allowed, Estimate estimate) {
-  const auto bytes = bytes_of_ways(choice_for(problem), allowed, estimate);
-  const int way = known_way(problem);
+  const auto& choice = choice_for(problem);
+  const auto bytes = bytes_of_ways(choice, allowed, estimate);
+  const int forced = way_by_force(), way = forced >= 0 ? forced : choice.settled_way();
   return way >= 0 && allowed >> way & 1 ? bytes[way] : *std::min_element(bytes.begin(), bytes.end());
 }
 

@@ -280,7 +280,7 @@ bool has_new_words(at::ArrayRef<c10::IValue> args, const std::vector<bool>& vari
 bool infer_results(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies) {
   if (learned.op->returns_out || !known.list_sizes.empty() || !is_alike(learned, known) || writes_with_overlap(learned) ||
-      has_new_words(args, varies) || (known.is_vacuous && learned.holds_values()) ||
+      has_new_words(args, varies) || (known.is_vacuous && !learned.is_vacuous) ||
       !infer_outputs(learned, known, args, varies))
     return false;
   learned.is_vacuous = known.is_vacuous;

@@ -144,7 +144,6 @@ bool has_strides(const at::Tensor& result, at::IntArrayRef strides) {
 }
 
 bool keeps_promise(const at::Tensor& result, const Layout& promised) {
-  if (!result.defined() || !promised.is_defined()) return result.defined() == promised.is_defined();
   return result.scalar_type() == promised.dtype && result.sizes() == promised.sizes &&
          has_strides(result, promised.strides) && result.storage_offset() == promised.offset &&
          result.is_conj() == promised.conj && result.is_neg() == promised.neg &&
@@ -166,7 +165,7 @@ void copy_into(const StorageRef& twin, const at::Tensor& result, const Layout& p
 
 // The promised map with its channels innermost.
 bool is_innermost(const at::Tensor& result, const Layout& promised) {
-  return result.defined() && result.dim() == 4 && !result.is_contiguous() &&
+  return result.dim() == 4 && !result.is_contiguous() &&
          result.is_contiguous(at::MemoryFormat::ChannelsLast) &&
          is_whole_map(promised, promised.offset, promised.storage_bytes) && result.scalar_type() == promised.dtype &&
          result.sizes() == promised.sizes && result.storage_offset() == 0 && !result.is_conj() &&

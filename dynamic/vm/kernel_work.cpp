@@ -5,6 +5,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "dynamic/kernels/convolution.h"
+
 namespace lockstep::dynamic {
 
 namespace {
@@ -81,8 +83,7 @@ bool has_kernel_by_threads(const Event& event) {
   const bool is_backward = op.returns.size() > 1;
   if (is_backward) {
     if (!event.args.back().isBoolList()) return true;
-    const auto wanted = event.args.back().toBoolList();
-    if (wanted[2] && !wanted[1]) return true;
+    if (wants_bias_alone(event.args.back())) return true;
   }
   const auto &map = event.signature->inputs[is_backward], &window = event.signature->inputs[is_backward + 1];
   if (window.sizes.size() < 3) return true;

@@ -94,7 +94,6 @@ bool may_hold_tensors(PyObject* sequence) {
 
 // Every tensor that the kind is about, lists and tuples included.
 void settle_all(DoorKind kind, PyObject* value, Contents& contents, int depth = 0) {
-  if (!value) return;
   if (THPVariable_Check(value)) {
     const auto& tensor = THPVariable_Unpack(value);
     contents.tensors = true;
@@ -166,13 +165,6 @@ PyObject* first_of(PyObject* args) {
 }
 
 template <class Call>
-PyObject* call_alone_as(const Call& call) {
-  if (!try_pass({nullptr, DoorKind::kAlone}, nullptr, nullptr)) return nullptr;
-  const PassageScope scope(DoorKind::kAlone);
-  return call();
-}
-
-template <class Call>
 PyObject* through(const Door& door, PyObject* self, PyObject* first, Call call) {
   PyObject* result = nullptr;
   {
@@ -201,7 +193,7 @@ struct Entry {
     const auto call = [&] {
       return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(door.original))(self, args, kwargs);
     };
-    return contents.sequences ? call_alone_as(call) : through(door, self, first_of(args), call);
+    return contents.sequences ? call_alone(call) : through(door, self, first_of(args), call);
   }
   static PyObject* fast(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     const Door& door = doors[kSlot];
@@ -248,7 +240,7 @@ PyObject* construct(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   const auto call = [&] { return constructors[kSlot](type, args, kwargs); };
   Contents contents;
   if (!try_settle(DoorKind::kSettle, nullptr, args, kwargs, /*reads_tensors=*/false, contents)) return nullptr;
-  if (contents.sequences) return call_alone_as(call);
+  if (contents.sequences) return call_alone(call);
   std::optional<PassageScope> scope;
   if (contents.tensors) scope.emplace(DoorKind::kSettle);
   return call();
@@ -261,7 +253,8 @@ void replace_constructor(const py::handle& type, newfunc from, newfunc to) {
   if (object->tp_new != from) return;  // one of its own, in Python, which calls that of its base
   object->tp_new = to;
   PyType_Modified(object);
-  for (const auto& derived : py::list(py::module_::import("builtins").attr("type").attr("__subclasses__")(type)))
+  const py::handle any_type(reinterpret_cast<PyObject*>(&PyType_Type));  // a metaclass may have such a method of its own
+  for (const auto& derived : py::list(any_type.attr("__subclasses__")(type)))
     replace_constructor(derived, from, to);
 }
 
@@ -315,18 +308,22 @@ bool install_door(pybind11::handle callable, DoorKind kind) {
   return true;
 }
 
-bool install_constructor_door(pybind11::handle type) {
+void install_constructor_door(pybind11::handle type) {
   const newfunc original = reinterpret_cast<PyTypeObject*>(type.ptr())->tp_new;
-  if (std::find(kConstructors.begin(), kConstructors.end(), original) != kConstructors.end()) return true;
+  if (std::find(kConstructors.begin(), kConstructors.end(), original) != kConstructors.end()) return;
   size_t slot = 0;
   while (slot < constructors.size() && constructors[slot] && constructors[slot] != original) ++slot;
-  if (slot == constructors.size()) return false;
+  if (slot == constructors.size()) throw std::length_error("there are too many constructors of tensors to watch");
   constructors[slot] = original;
   replace_constructor(type, original, kConstructors[slot]);
-  return true;
 }
 
-PyObject* call_alone(const std::function<PyObject*()>& call) { return call_alone_as(call); }
+PyObject* call_alone(const std::function<PyObject*()>& call) {
+  const Door door{nullptr, DoorKind::kAlone};
+  if (!try_pass(door, nullptr, nullptr)) return nullptr;
+  const PassageScope scope(door.kind);
+  return call();
+}
 
 pybind11::object in_reading_scope(const py::object& original) {
   const py::cpp_function function(

@@ -24,9 +24,8 @@ enum class DoorKind {
 DoorKind door_kind(const std::string& name);
 bool install_door(pybind11::handle callable, DoorKind kind);
 
-// A type of tensors, whose constructor reads tensors in the lists that it is given; and all that derive from it. False where
-// there are too many.
-bool install_constructor_door(pybind11::handle type);
+// A type of tensors, whose constructor reads tensors in the lists that it is given; and all that derive from it.
+void install_constructor_door(pybind11::handle type);
 
 // A method that calls `original`, a Python function, in a scope as of kScope, without a frame of its own.
 pybind11::object in_reading_scope(const pybind11::object& original);
