@@ -65,6 +65,15 @@ _SCRIPT_WRITERS = (
     "save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile", "__getstate__",
 )  # fmt: skip
 
+# What `torch.jit.trace` records holds tensors, which C++ compares, and prints by ops of its own.
+_TRACED_CALLS = (
+    (torch._C, ("_create_function_from_trace", "_create_function_from_trace_with_dict",
+                "_create_graph_by_tracing", "_jit_pass_canonicalize", "_jit_pass_cse",
+                "_jit_pass_constant_pooling", "_jit_pass_constant_propagation")),
+    (torch._C.ScriptModule, ("_create_method_from_trace", "_create_method_from_trace_with_dict")),
+    (torch._C.Graph, ("__repr__", "str")), (torch._C.Node, ("__repr__",)),
+)  # fmt: skip
+
 # Ops of other libraries may be composites, too.
 _OWN_NAMESPACES = {
     "aten", "prim", "prims", "rngprims", "inductor", "lockstep", "mkl", "mkldnn",
@@ -116,6 +125,9 @@ def _install_method_doors(library) -> None:
         library.install_door(method, "scope")
     for method in _SCRIPT_CALLS:
         library.install_door(method, "alone")
+    for holder, names in _TRACED_CALLS:
+        for name in names:
+            library.install_door(holder.__dict__[name], "alone")
     for script in (torch._C.ScriptModule, torch._C.ScriptFunction):
         for name in _SCRIPT_WRITERS:
             if (method := script.__dict__.get(name)) is not None:

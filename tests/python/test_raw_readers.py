@@ -245,6 +245,31 @@ def test_cells_wait_for_nothing(kind):
     assert lockstep.stats(step)["waits"] <= CALLS  # for the end of the call
 
 
+def test_traced_functions():
+    """The graph holds tensors, which it prints by ops that C++ asks for."""
+
+    def make():
+        kept = torch.zeros(8)
+
+        def step(number):
+            kept.copy_(busy(number)[0, :8])
+            example = torch.ones(8)
+            traced = torch.jit.trace(lambda x: x + kept, (example,))  # checks itself, too
+            module = torch.jit.trace(nn.Hardtanh(), (kept,))
+            texts = str(traced.graph), traced.graph.str(), [str(n) for n in traced.graph.nodes()]
+            without_lines = [line.split("#")[0] for text in texts[:2] for line in text.split("\n")]
+            return (
+                without_lines,
+                [text.split("#")[0] for text in texts[2]],
+                traced(example).tolist(),
+                module(kept).tolist(),
+            )
+
+        return step
+
+    expect_the_same(make)
+
+
 def test_sparse_tensors():
     index = torch.arange(3000)
 
