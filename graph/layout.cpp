@@ -138,31 +138,33 @@ constexpr Range kRanges[] = {
     range_of<float>(),    range_of<double>(),
 };
 
-enum NumberClass { kZero, kNan, kBool, kOther, kFirstRange };  // of each range two: above and below zero
-static_assert(kFirstRange + 2 * std::size(kRanges) + 1 < kNumberClasses);
+// Of each range four: whole or real numbers, above and below zero.
+enum NumberClass { kZero, kTiny, kNan, kBool, kOther, kFirstRange };
+static_assert(kFirstRange + 4 * std::size(kRanges) + 3 < kNumberClasses);
 
-int class_of(double number) {
+int class_of(double number, bool is_real) {
   if (number == 0) return kZero;
   if (std::isnan(number)) return kNan;
+  if (std::abs(number) * std::numeric_limits<float>::max() < 1) return kTiny;
   const auto holds = [number](const Range& range) { return range.least <= number && number <= range.largest; };
   const auto range = std::find_if(std::begin(kRanges), std::end(kRanges), holds) - std::begin(kRanges);
-  return static_cast<int>(kFirstRange + 2 * range + (number < 0));
+  return static_cast<int>(kFirstRange + 4 * range + 2 * is_real + (number < 0));
 }
 
 }  // namespace
 
 int number_class(const c10::IValue& value) {
   if (value.isBool()) return kBool;
-  if (value.isInt()) return class_of(static_cast<double>(value.toInt()));
-  if (value.isDouble()) return class_of(value.toDouble());
+  if (value.isInt()) return class_of(static_cast<double>(value.toInt()), /*is_real=*/false);
+  if (value.isDouble()) return class_of(value.toDouble(), /*is_real=*/true);
   if (!value.isComplexDouble()) return kOther;
   const auto number = value.toComplexDouble();
-  return class_of(std::abs(number.real()) < std::abs(number.imag()) ? number.imag() : number.real());
+  return class_of(std::abs(number.real()) < std::abs(number.imag()) ? number.imag() : number.real(), /*is_real=*/true);
 }
 
 namespace {
 
-// Beside those of the numbers before it, of which ten find room.
+// Beside those of the numbers before it, of which eight find room.
 void note_class(int64_t* first_word, int new_class) {
   constexpr uint64_t kMode = (uint64_t{1} << kModeBits) - 1;
   const auto word = static_cast<uint64_t>(*first_word);

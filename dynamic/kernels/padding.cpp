@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <array>
@@ -165,7 +165,7 @@ bool place(torch::jit::Stack& stack, const Tensor& inner, const Dims& dims, cons
   for (const auto& dim : dims) sizes.push_back(dim.size);
   auto result = at::empty(sizes, inner.options());
   if (result.numel() > 0) {
-    const auto constant = at::scalar_tensor(value, inner.options());
+    const auto constant = at::full({2}, value, inner.options());  // into a single element it would let a number overflow
     const auto write = [&](auto write_items) {
       write_items(merged(dims), inner.const_data_ptr(), constant.const_data_ptr(), result.mutable_data_ptr());
     };

@@ -8,8 +8,8 @@ namespace lockstep::dynamic {
 
 // In the order in which a thread that needs several takes them.
 enum class ForkRank {
-  kCompiler, kSessions, kShapes, kLinks, kKernels, kChoices, kFigures, kProcessors, kOps, kNodes, kTimeline, kMemoryLog, kPool,
-  kCount
+  kTeams, kCompiler, kSessions, kShapes, kLinks, kKernels, kChoices, kFigures, kProcessors, kOps, kNodes, kTimeline,
+  kMemoryLog, kPool, kCount
 };
 
 struct ForkLock {

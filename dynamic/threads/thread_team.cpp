@@ -6,14 +6,34 @@
 #include <sched.h>
 
 #include <atomic>
+#include <mutex>
+
+#include "dynamic/threads/fork_guard.h"
 
 namespace lockstep::dynamic {
+
+namespace {
+
+// Held while workers end, for they take locks of MKL's, which a child would find locked for ever. Nobody needs a lock of
+// ours meanwhile that is held by who forks.
+std::mutex& ending_mutex() {
+  static auto* mutex = [] {
+    auto* made = new std::mutex;
+    hold_across_fork(ForkRank::kTeams, *made);
+    return made;
+  }();
+  return *mutex;
+}
+
+}  // namespace
 
 void release_thread_team() {
   using Pause = int (*)(int kind);
   constexpr int kSoft = 1;  // omp_pause_soft: settings stay
   static const auto pause = reinterpret_cast<Pause>(dlsym(RTLD_DEFAULT, "omp_pause_resource_all"));
-  if (pause) pause(kSoft);
+  if (!pause) return;
+  const std::lock_guard lock(ending_mutex());
+  pause(kSoft);  // returns when they have ended
 }
 
 void make_thread_team() {

@@ -65,14 +65,20 @@ _SCRIPT_WRITERS = (
     "save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile", "__getstate__",
 )  # fmt: skip
 
-# What `torch.jit.trace` records holds tensors, which C++ compares, and prints by ops of its own.
-_TRACED_CALLS = (
-    (torch._C, ("_create_function_from_trace", "_create_function_from_trace_with_dict",
-                "_create_graph_by_tracing", "_jit_pass_canonicalize", "_jit_pass_cse",
+# C++ that compares tensors, and writes or prints them by ops of its own: above all what
+# `torch.jit.trace` records.
+_CALLED_ALONE = (
+    (torch._C, ("_pickle_save", "_create_graph_by_tracing", "_create_function_from_trace",
+                "_create_function_from_trace_with_dict", "_jit_pass_canonicalize", "_jit_pass_cse",
                 "_jit_pass_constant_pooling", "_jit_pass_constant_propagation")),
-    (torch._C.ScriptModule, ("_create_method_from_trace", "_create_method_from_trace_with_dict")),
+    (torch._C.ScriptModule, ("_create_method_from_trace", "_create_method_from_trace_with_dict",
+                             "dump", "dump_to_str")),
     (torch._C.Graph, ("__repr__", "str")), (torch._C.Node, ("__repr__",)),
+    (torch._C.ScriptList, ("__repr__",)), (torch._C.ScriptDict, ("__repr__",)),
 )  # fmt: skip
+
+# They copy what is there, and drop the memory that is about to be written.
+_STORAGE_RESIZERS = ("resize_", "_resize_with_addr_")
 
 # Ops of other libraries may be composites, too.
 _OWN_NAMESPACES = {
@@ -125,13 +131,15 @@ def _install_method_doors(library) -> None:
         library.install_door(method, "scope")
     for method in _SCRIPT_CALLS:
         library.install_door(method, "alone")
-    for holder, names in _TRACED_CALLS:
+    for holder, names in _CALLED_ALONE:
         for name in names:
             library.install_door(holder.__dict__[name], "alone")
     for script in (torch._C.ScriptModule, torch._C.ScriptFunction):
         for name in _SCRIPT_WRITERS:
             if (method := script.__dict__.get(name)) is not None:
                 library.install_door(method, "drain")
+    for name in _STORAGE_RESIZERS:
+        library.install_door(torch._C.StorageBase.__dict__[name], "drain")
     torch.Tensor.__deepcopy__ = library.in_reading_scope(torch.Tensor.__deepcopy__)
 
 

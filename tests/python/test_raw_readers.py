@@ -3,6 +3,7 @@
 import _thread
 import collections
 import copy
+import ctypes
 import io
 import os
 import pickle
@@ -270,6 +271,74 @@ def test_traced_functions():
     expect_the_same(make)
 
 
+@pytest.mark.parametrize("holder", ["list", "dict"])
+def test_containers_of_scripts_are_printed(holder):
+    kept = torch.zeros(8)
+
+    def make():
+        def step(number):
+            kept.copy_(busy(number)[0, :8])
+            return repr(torch.jit.script([kept] if holder == "list" else {"kept": kept}))
+
+        return step
+
+    expect_the_same(make)
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_tensors_pickled_by_torchscript(is_fresh):
+    def make():
+        kept = torch.zeros(8)
+
+        def step(number):
+            kept.copy_(busy(number)[0, :8])
+            return torch._C._pickle_save(kept + 1 if is_fresh else kept)
+
+        return step
+
+    expect_the_same(make)
+
+
+def resized(storage, tensor):
+    storage.resize_(64)
+    doubled = tensor * 2
+    tensor.add_(1)
+    storage.resize_(32)
+    return doubled.tolist()
+
+
+def a_byte_set(storage, tensor):
+    storage[3] = 0x41
+    return tensor.tolist()
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        resized,
+        a_byte_set,
+        lambda storage, _: storage[3],
+        lambda storage, _: ctypes.string_at(storage.data_ptr(), 32),
+        lambda storage, _: bytes(torch.UntypedStorage(32).copy_(storage)),
+        lambda storage, tensor: (storage.fill_(0) is storage, tensor.tolist()),
+    ],
+)
+def test_storages_that_python_made(look):
+    """Nobody was told of them when their tensors were given them."""
+
+    def make():
+        storage = torch.UntypedStorage(32)
+        tensor = torch.empty(0).set_(storage, 0, (8,)).zero_()
+
+        def step(number):
+            tensor.copy_(busy(number + 1)[0, :8])
+            return look(storage, tensor), tensor.tolist()
+
+        return step
+
+    expect_the_same(make)
+
+
 def test_sparse_tensors():
     index = torch.arange(3000)
 
@@ -410,6 +479,52 @@ def test_a_forked_child_leaves_the_session():
     assert done.stdout == "7 8.0\n", done.stderr
 
 
+COMPUTING_FORKS = """
+import os, select, sys, torch, lockstep
+model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.Adam(model.parameters())
+
+@lockstep.function(when="always", numerics="strict")
+def step(x):
+    optimizer.zero_grad()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+for _ in range(60):
+    x = torch.randn(64, 8)
+    step(x)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        with torch.no_grad():
+            os.write(writing, repr(model(x).sum().item()).encode())
+        os._exit(0)
+    os.close(writing)
+    if not select.select([reading], [], [], 20)[0]:
+        os.kill(child, 9)
+        sys.exit("a child hangs")
+    os.waitpid(child, 0)
+    os.close(reading)
+print("all done")
+"""
+
+
+def test_forked_children_multiply_matrices():
+    """Of threads that end, none holds a lock of the BLAS while the process forks."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT), "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPUTING_FORKS],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=180,
+    )
+    assert done.stdout == "all done\n", done.stderr
+
+
 @pytest.mark.parametrize(
     "deviation",
     [
@@ -478,6 +593,39 @@ def test_numbers_of_tensors_that_do_not_fit(name):
         return step
 
     expect_the_same(make)
+
+
+def add_a_part(x, number):
+    return torch.addcmul(x, x, x, value=number)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "usual", "refused"),
+    [
+        (lambda x, number: F.pad(x, (1, 1), value=number), torch.float16, (), 7e4),
+        (F.celu, torch.float32, (0.3, -1.0, 2.0), 1e-40),
+        (add_a_part, torch.uint8, (-129, 1e-8, -2), -0.5),
+    ],
+    ids=["too large", "inverse too large", "negative fraction"],
+)
+def test_numbers_that_do_not_fit(op, dtype, usual, refused):
+    x = torch.ones(4, 5).to(dtype)
+
+    def make():
+        def step(value):
+            try:
+                result = op(x, value)
+            except RuntimeError as error:
+                return str(error)
+            return result.tolist()
+
+        return step
+
+    numbers = (*usual, *usual, refused, refused, refused)
+    expected = [make()(number) for number in numbers]
+    for numerics in ("default", "strict"):
+        step = lockstep.function(make(), numerics=numerics, when="always")
+        assert [step(number) for number in numbers] == expected, numerics
 
 
 def test_modules_with_many_functions_are_watched_whole():
