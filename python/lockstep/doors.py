@@ -65,14 +65,9 @@ _SCRIPT_WRITERS = (
     "save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile", "__getstate__",
 )  # fmt: skip
 
-# C++ that compares tensors, and writes or prints them by ops of its own: above all what
-# `torch.jit.trace` records.
-_CALLED_ALONE = (
-    (torch._C, ("_pickle_save", "_create_graph_by_tracing", "_create_function_from_trace",
-                "_create_function_from_trace_with_dict", "_jit_pass_canonicalize", "_jit_pass_cse",
-                "_jit_pass_constant_pooling", "_jit_pass_constant_propagation")),
-    (torch._C.ScriptModule, ("_create_method_from_trace", "_create_method_from_trace_with_dict",
-                             "dump", "dump_to_str")),
+# C++ that prints or writes tensors by ops of its own.
+_PRINTERS = (
+    (torch._C, ("_pickle_save",)), (torch._C.ScriptModule, ("dump", "dump_to_str")),
     (torch._C.Graph, ("__repr__", "str")), (torch._C.Node, ("__repr__",)),
     (torch._C.ScriptList, ("__repr__",)), (torch._C.ScriptDict, ("__repr__",)),
 )  # fmt: skip
@@ -131,7 +126,7 @@ def _install_method_doors(library) -> None:
         library.install_door(method, "scope")
     for method in _SCRIPT_CALLS:
         library.install_door(method, "alone")
-    for holder, names in _CALLED_ALONE:
+    for holder, names in _PRINTERS:
         for name in names:
             library.install_door(holder.__dict__[name], "alone")
     for script in (torch._C.ScriptModule, torch._C.ScriptFunction):
