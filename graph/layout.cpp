@@ -138,33 +138,38 @@ constexpr Range kRanges[] = {
     range_of<float>(),    range_of<double>(),
 };
 
-// Of each range four: whole or real numbers, above and below zero.
-enum NumberClass { kZero, kTiny, kNan, kBool, kOther, kFirstRange };
-static_assert(kFirstRange + 4 * std::size(kRanges) + 3 < kNumberClasses);
+// Of each range and kind two: above and below zero. Of what is near zero, the inverse is too large for float, or infinite.
+enum NumberClass { kZero, kRealZero, kTiny, kTiniest, kNan, kFalse, kTrue, kOther, kFirstRange };
+enum NumberKind { kWhole, kReal, kComplex, kImaginary, kKindCount };
+static_assert(kFirstRange + 2 * kKindCount * (std::size(kRanges) + 1) <= kNumberClasses);
 
-int class_of(double number, bool is_real) {
-  if (number == 0) return kZero;
-  if (std::isnan(number)) return kNan;
-  if (std::abs(number) * std::numeric_limits<float>::max() < 1) return kTiny;
+int class_of(double number, NumberKind kind) {
+  if (kind < kComplex) {
+    if (number == 0) return kind == kReal ? kRealZero : kZero;
+    if (std::isnan(number)) return kNan;
+    if (std::isinf(1 / number)) return kTiniest;
+    if (std::abs(number) * std::numeric_limits<float>::max() < 1) return kTiny;
+  }
   const auto holds = [number](const Range& range) { return range.least <= number && number <= range.largest; };
   const auto range = std::find_if(std::begin(kRanges), std::end(kRanges), holds) - std::begin(kRanges);
-  return static_cast<int>(kFirstRange + 4 * range + 2 * is_real + (number < 0));
+  return static_cast<int>(kFirstRange + 2 * (kKindCount * range + kind) + (number < 0));
 }
 
 }  // namespace
 
 int number_class(const c10::IValue& value) {
-  if (value.isBool()) return kBool;
-  if (value.isInt()) return class_of(static_cast<double>(value.toInt()), /*is_real=*/false);
-  if (value.isDouble()) return class_of(value.toDouble(), /*is_real=*/true);
+  if (value.isBool()) return value.toBool() ? kTrue : kFalse;
+  if (value.isInt()) return class_of(static_cast<double>(value.toInt()), kWhole);
+  if (value.isDouble()) return class_of(value.toDouble(), kReal);
   if (!value.isComplexDouble()) return kOther;
   const auto number = value.toComplexDouble();
-  return class_of(std::abs(number.real()) < std::abs(number.imag()) ? number.imag() : number.real(), /*is_real=*/true);
+  const double larger = std::abs(number.real()) < std::abs(number.imag()) ? number.imag() : number.real();
+  return class_of(larger, number.imag() == 0 ? kComplex : kImaginary);
 }
 
 namespace {
 
-// Beside those of the numbers before it, of which eight find room.
+// Beside those of the numbers before it, of which seven find room.
 void note_class(int64_t* first_word, int new_class) {
   constexpr uint64_t kMode = (uint64_t{1} << kModeBits) - 1;
   const auto word = static_cast<uint64_t>(*first_word);

@@ -45,7 +45,7 @@ using SignatureWords = std::vector<int64_t>;
 // The inputs of an op, flattened into words: equal words, equal output layouts (dynamic/shapes/shape_memo.h). The first
 // word is of the mode in which the op is asked, in kModeBits, and of the classes of its numbers.
 constexpr int kModeBits = 15;
-constexpr int kNumberClasses = 61;
+constexpr int kNumberClasses = 120;
 inline int64_t mode_of(const SignatureWords& words) { return words[0] & ((1 << kModeBits) - 1); }
 void append_layout(SignatureWords& words, const at::Tensor& tensor);
 // The value of a constant argument. A scalar without its value counts by type; and its class goes to the first word, which
@@ -54,7 +54,7 @@ void append_constant(SignatureWords& words, const c10::IValue& value);
 inline int64_t list_word(size_t size) { return static_cast<int64_t>(size) << 8 | 9; }  // before the items of a list
 void append_scalar(SignatureWords& words, const c10::IValue& value, bool with_value);
 // By kind and sign, and by the types whose range holds it: kernels refuse numbers that are negative, or too large for a
-// type, or whose inverse is.
+// type, or whose inverse is; and the kind may decide on the type of the result.
 int number_class(const c10::IValue& value);
 uint64_t hash_words(const SignatureWords& words);
 

@@ -46,7 +46,9 @@ std::string DiskCache::path_of(const std::string& key) const {
 
 std::optional<std::string> DiskCache::find(const std::string& key) const {
   if (folder_.empty()) return std::nullopt;
-  std::ifstream file(path_of(key), std::ios::binary);
+  const std::string path = path_of(key);
+  if (std::error_code error; !std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  std::ifstream file(path, std::ios::binary);
   if (!file) return std::nullopt;
   std::ostringstream content;
   content << file.rdbuf();

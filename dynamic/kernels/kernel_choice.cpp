@@ -77,7 +77,9 @@ std::string choices_file() {
 // One line a choice: machine, way, problem. A line that is not like this is passed over.
 void read_choices_locked(Choices& known) {
   known.was_read = true;
-  std::ifstream file(choices_file());
+  const auto path = choices_file();
+  if (std::error_code error; !std::filesystem::is_regular_file(path, error)) return;  // a pipe would never end
+  std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string on;
@@ -211,8 +213,8 @@ int known_way(const Problem& problem) {
 // One write to a file opened for appending: lines of several processes do not mix.
 void remember_choice(const Problem& problem, int way) {
   const auto path = choices_file();
-  if (path.empty()) return;
   std::error_code ignored;
+  if (path.empty() || (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))) return;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   std::string line = machine() + " " + std::to_string(way);
   for (const int64_t word : problem) line += " " + std::to_string(word);

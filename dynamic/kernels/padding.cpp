@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "dynamic/kernels/float_tensor.h"
+#include "dynamic/shapes/shape_rules.h"
 #include "dynamic/threads/shared_loop.h"
 
 namespace lockstep::dynamic {
@@ -237,7 +238,8 @@ bool try_constant_pad(torch::jit::Stack& stack) {
   const auto self = stack[0].toTensor();
   const auto pad = stack[1].toIntVector();
   if (!is_plain_tensor(self) || pad.empty() || pad.size() % 2 || static_cast<int64_t>(pad.size() / 2) > self.dim()) return false;
-  if (*std::min_element(pad.begin(), pad.end()) < 0 || *std::max_element(pad.begin(), pad.end()) == 0) return false;
+  const auto [least, most] = std::minmax_element(pad.begin(), pad.end());
+  if (*least < 0 || *most == 0 || *most > kMostPadding) return false;
   auto dims = dims_of(self);
   for (size_t i = 0; i < pad.size() / 2; ++i) {
     Dim& dim = dims[dims.size() - 1 - i];

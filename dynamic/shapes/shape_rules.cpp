@@ -167,7 +167,7 @@ std::optional<Results> of_constant_pad(const Asked& asked) {
   for (size_t i = 0; i < pad->size(); i += 2) {
     auto& size = sizes[sizes.size() - 1 - i / 2];
     const int64_t before = (*pad)[i], after = (*pad)[i + 1];
-    if (before < -size || after < -size || size + before + after < 1) return std::nullopt;
+    if (before < -size || after < -size || std::max(before, after) > kMostPadding || size + before + after < 1) return std::nullopt;
     size += before + after;
     adds |= before > 0 || after > 0;
   }

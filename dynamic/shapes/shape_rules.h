@@ -10,6 +10,9 @@ namespace lockstep::dynamic {
 bool infer_by_rule(graph::Signature& learned, const graph::Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies);
 
+// Of a side of a tensor; beyond, where sizes may not be counted any more, PyTorch speaks.
+inline constexpr int64_t kMostPadding = int64_t{1} << 31;
+
 bool has_standard_strides(const graph::Layout& layout);
 // One more result: the known one with other sizes, dense. Without strides it must have had its dims in order, and has.
 bool add_dense_result(graph::Signature& learned, const graph::Layout& known, at::IntArrayRef sizes,

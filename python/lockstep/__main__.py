@@ -1,5 +1,6 @@
 """`python -m lockstep [--explain] script.py args...`: runs an unchanged script inside a session."""
 
+import importlib.machinery
 import io
 import os
 import sys
@@ -47,8 +48,16 @@ def _options(arguments: list[str]) -> tuple[bool, list[str]]:
 def _run(code, path: str, wants_explain: bool) -> None:
     """Runs the code as the module `__main__`, with the folder of the script first on the path."""
     module = types.ModuleType("__main__")
-    module.__dict__.update(__file__=path, __builtins__=__builtins__, __spec__=None)
+    module.__dict__.update(
+        __file__=path,
+        __cached__=None,
+        __builtins__=__builtins__,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+        __annotations__={},
+    )
     sys.modules["__main__"] = module
+    if "__mp_main__" in sys.modules:  # what processes of multiprocessing call it
+        sys.modules["__mp_main__"] = module
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     whole = session()
@@ -81,7 +90,9 @@ def main() -> None:
         _show(error)
         sys.excepthook = lambda *shown: None
         raise  # so that the process ends as one that was interrupted
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
         _show(error)
         sys.exit(1)
 

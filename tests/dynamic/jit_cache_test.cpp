@@ -1,4 +1,6 @@
 // The caches: memory, disk, files that are torn or foreign, other processes, threads; and errors that have a reason.
+#include <sys/stat.h>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -105,6 +107,15 @@ TEST_F(JitCache, WhatDoesNotLinkIsCompiled) {
   std::string reason;
   EXPECT_EQ(LinkedObject::link("no object", &reason), nullptr);
   EXPECT_FALSE(reason.empty());
+}
+
+TEST_F(JitCache, WaitsForNoPipe) {
+  DiskCache disk(folder_);
+  disk.insert("key", "an object");
+  const auto path = std::filesystem::directory_iterator(folder_)->path();
+  std::filesystem::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(disk.find("key"), std::nullopt);
 }
 
 TEST_F(JitCache, WorksWithoutAFolder) {

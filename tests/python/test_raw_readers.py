@@ -600,15 +600,32 @@ def add_a_part(x, number):
 
 
 @pytest.mark.parametrize(
-    ("op", "dtype", "usual", "refused"),
+    ("op", "dtype", "usual", "last"),
     [
         (lambda x, number: F.pad(x, (1, 1), value=number), torch.float16, (), 7e4),
+        (lambda x, number: F.pad(x, (number, number)), torch.float32, (1, 2), 2**62),
         (F.celu, torch.float32, (0.3, -1.0, 2.0), 1e-40),
+        (F.celu, torch.float32, (0.3, 1e-310), 1e-40),
+        (F.celu, torch.float32, (0.3, True), False),
         (add_a_part, torch.uint8, (-129, 1e-8, -2), -0.5),
+        (lambda x, number: torch.full_like(x, number), torch.float32, (1.0, 1 + 0j), 2j),
+        (torch.pow, torch.float32, (2, 1 + 0j), 0.5),
+        (torch.pow, torch.int64, (1, 0), 0.0),
     ],
-    ids=["too large", "inverse too large", "negative fraction"],
+    ids=[
+        "too large",
+        "too wide",
+        "inverse too large",
+        "inverse too large, not infinite",
+        "false",
+        "negative fraction",
+        "imaginary",
+        "real after complex",
+        "real after whole",
+    ],
 )
-def test_numbers_that_do_not_fit(op, dtype, usual, refused):
+def test_numbers_unlike_those_before(op, dtype, usual, last):
+    """They are refused, or make results of another type, where they are asked for."""
     x = torch.ones(4, 5).to(dtype)
 
     def make():
@@ -617,11 +634,11 @@ def test_numbers_that_do_not_fit(op, dtype, usual, refused):
                 result = op(x, value)
             except RuntimeError as error:
                 return str(error)
-            return result.tolist()
+            return result.dtype, result.tolist()
 
         return step
 
-    numbers = (*usual, *usual, refused, refused, refused)
+    numbers = (*usual, *usual, *usual, last, last, last)
     expected = [make()(number) for number in numbers]
     for numerics in ("default", "strict"):
         step = lockstep.function(make(), numerics=numerics, when="always")

@@ -571,6 +571,40 @@ def test_error_of_a_script_shows_its_own_frames_only(script):
     assert done.stderr.count("  File ") == 1 and "RuntimeError: " in done.stderr
 
 
+@pytest.mark.parametrize("error", ["GeneratorExit()", "type('Own', (BaseException,), {})()"])
+def test_what_is_no_exception_ends_a_script_as_ever(tmp_path, error):
+    (tmp_path / "script.py").write_text(f"raise {error}\n")
+    here, plain = (run_python(*how, "script.py", cwd=tmp_path) for how in (["-m", "lockstep"], []))
+    assert here.returncode == plain.returncode == 1
+    assert here.stderr == plain.stderr.replace(
+        '"script.py"', repr(str(tmp_path / "script.py")).replace("'", '"')
+    )
+
+
+SCRIPT_WITH_PROCESSES = """
+import dataclasses, multiprocessing, torch
+
+@dataclasses.dataclass
+class Part:
+    weight: torch.Tensor
+
+def doubled(part):
+    return Part(part.weight * 2)
+
+if __name__ == "__main__":
+    print(__annotations__, __loader__.path == __file__, __cached__, __spec__)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        (part,) = pool.map_async(doubled, [Part(torch.ones(2))]).get(timeout=60)
+    print(type(part) is Part, part.weight.tolist())
+"""
+
+
+def test_processes_of_a_script_know_its_classes(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT_WITH_PROCESSES)
+    done = run_python("-m", "lockstep", "script.py", cwd=tmp_path)
+    assert done.stdout == "{} True None None\nTrue [2.0, 2.0]\n", done.stderr
+
+
 def test_a_script_is_found_again_from_another_folder(script, tmp_path):
     code = """
 import inspect, os, signal, sys
