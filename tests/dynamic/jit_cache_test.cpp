@@ -1,8 +1,7 @@
 // The caches: memory, disk, files that are torn or foreign, other processes, threads; and errors that have a reason.
-#include <sys/stat.h>
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
