@@ -224,7 +224,7 @@ TEST(Layout, ConstantsThatDifferHaveDifferentWords) {
 }
 
 // Of numbers whose values are feeds, those of one sign that fit the same types look alike, and no others.
-TEST(Layout, NumbersAreToldApartBySignAndRange) {
+TEST(Layout, NumbersAreToldApartByKindSignAndRange) {
   const auto words_of = [](std::initializer_list<c10::IValue> numbers) {
     SignatureWords words{7};
     for (const auto& number : numbers) append_scalar(words, number, /*with_value=*/false);
@@ -235,14 +235,22 @@ TEST(Layout, NumbersAreToldApartBySignAndRange) {
   EXPECT_EQ(words_of({0.5, 1e-3}), words_of({0.25, 100.0}));
   EXPECT_EQ(words_of({0.0}), words_of({-0.0}));
   EXPECT_EQ(words_of({-128}), words_of({-1}));
-  EXPECT_EQ(words_of({c10::complex<double>(1, 1)})[0], words_of({2.0})[0]);
-  EXPECT_EQ(words_of({c10::complex<double>(1, -1e39)})[0], words_of({-1e39})[0]);
+  const auto complex = [&](double real, double imaginary) { return words_of({c10::complex<double>(real, imaginary)})[0]; };
+  EXPECT_EQ(complex(1, 1), complex(2, 0.5));  // the larger part says how large it is
+  EXPECT_EQ(complex(1, -1e39), complex(0, -2e39));
+  EXPECT_NE(complex(1, 1), complex(1, 1e39));
+  EXPECT_EQ(complex(1, 0), complex(2, 0));
+  EXPECT_NE(complex(1, 0), complex(1, 1));  // which a tensor of floats cannot hold
+  EXPECT_NE(complex(1, 0), words_of({2.0})[0]);
+  EXPECT_NE(words_of({1})[0], words_of({1.0})[0]);
+  EXPECT_NE(words_of({0})[0], words_of({0.0})[0]);
+  EXPECT_NE(words_of({true})[0], words_of({false})[0]);
   EXPECT_EQ(words_of({1000}), words_of({32767}));
   EXPECT_NE(words_of({1.0, -1.0}), words_of({-1.0, 1.0}));
   std::vector<SignatureWords> seen{words_of({true}), words_of({c10::IValue()})};
   EXPECT_NE(seen[0][0], seen[1][0]);
-  for (const double number : {0.0, nan, 1.0, -1.0, 128.0, -129.0, 256.0, -256.0, 500.0, 4e4, -32769.0, 6e4, 65530.0, 7e4, 3e9,
-                              -2147483649.0, 5e9, 1e19, -1e19, 3.4e38, 1e39, -1e39, inf, -inf}) {
+  for (const double number : {0.0, 1e-310, 1e-40, nan, 1.0, -1.0, 128.0, -129.0, 256.0, -256.0, 500.0, 4e4, -32769.0, 6e4,
+                              65530.0, 7e4, 3e9, -2147483649.0, 5e9, 1e19, -1e19, 3.4e38, 1e39, -1e39, inf, -inf}) {
     EXPECT_EQ(std::count(seen.begin(), seen.end(), words_of({number})), 0) << number;
     seen.push_back(words_of({number}));
   }
