@@ -147,8 +147,7 @@ int class_of(double number, NumberKind kind) {
   if (kind < kComplex) {
     if (number == 0) return kind == kReal ? kRealZero : kZero;
     if (std::isnan(number)) return kNan;
-    if (std::isinf(1 / number)) return kTiniest;
-    if (std::abs(number) * std::numeric_limits<float>::max() < 1) return kTiny;
+    if (std::abs(number) * std::numeric_limits<float>::max() < 1) return std::isinf(1 / number) ? kTiniest : kTiny;
   }
   const auto holds = [number](const Range& range) { return range.least <= number && number <= range.largest; };
   const auto range = std::find_if(std::begin(kRanges), std::end(kRanges), holds) - std::begin(kRanges);

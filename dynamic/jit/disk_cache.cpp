@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 namespace lockstep::dynamic::jit {
@@ -31,6 +30,17 @@ uint64_t hash_bytes(const std::string& bytes, uint64_t seed) {
   return hash * 0x9e3779b97f4a7c15u;
 }
 
+std::ifstream open_cached(const std::string& path) {
+  std::error_code error;
+  std::ifstream file;
+  if (std::filesystem::is_regular_file(path, error)) {
+    file.open(path, std::ios::binary);
+  } else {
+    file.setstate(std::ios::failbit);
+  }
+  return file;
+}
+
 std::string DiskCache::default_folder() {
   if (const char* folder = std::getenv("LOCKSTEP_CACHE")) return folder;
   const char* home = std::getenv("HOME");
@@ -46,9 +56,7 @@ std::string DiskCache::path_of(const std::string& key) const {
 
 std::optional<std::string> DiskCache::find(const std::string& key) const {
   if (folder_.empty()) return std::nullopt;
-  const std::string path = path_of(key);
-  if (std::error_code error; !std::filesystem::is_regular_file(path, error)) return std::nullopt;
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = open_cached(path_of(key));
   if (!file) return std::nullopt;
   std::ostringstream content;
   content << file.rdbuf();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <fstream>
 #include <optional>
 #include <string>
 
@@ -24,6 +25,8 @@ class DiskCache {
   std::string folder_;
 };
 
+// Of a file of the cache, which may have been replaced by anything: none where it is no file, for a pipe would never end.
+std::ifstream open_cached(const std::string& path);
 uint64_t hash_bytes(const std::string& bytes, uint64_t seed);
 
 }  // namespace lockstep::dynamic::jit

@@ -77,9 +77,7 @@ std::string choices_file() {
 // One line a choice: machine, way, problem. A line that is not like this is passed over.
 void read_choices_locked(Choices& known) {
   known.was_read = true;
-  const auto path = choices_file();
-  if (std::error_code error; !std::filesystem::is_regular_file(path, error)) return;  // a pipe would never end
-  std::ifstream file(path);
+  std::ifstream file = jit::open_cached(choices_file());
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string on;
@@ -213,13 +211,13 @@ int known_way(const Problem& problem) {
 // One write to a file opened for appending: lines of several processes do not mix.
 void remember_choice(const Problem& problem, int way) {
   const auto path = choices_file();
+  if (path.empty()) return;
   std::error_code ignored;
-  if (path.empty() || (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))) return;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   std::string line = machine() + " " + std::to_string(way);
   for (const int64_t word : problem) line += " " + std::to_string(word);
   line += "\n";
-  const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);  // not for a pipe's reader
   if (file < 0) return;
   [[maybe_unused]] const auto written = ::write(file, line.data(), line.size());
   ::close(file);

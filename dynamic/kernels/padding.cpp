@@ -4,6 +4,7 @@
 #include <ATen/ceil_div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 #include <array>
@@ -160,13 +161,14 @@ bool add_all(const Dims& dims, const Item* inner, Item* total, bool has_no_minus
   return !is_found;
 }
 
-// `inner` where `dims` say; false where its type is none of ours.
-bool place(torch::jit::Stack& stack, const Tensor& inner, const Dims& dims, const at::Scalar& value) {
+// `inner` where `dims` say, the value around it, or zeros; false where its type is none of ours.
+bool place(torch::jit::Stack& stack, const Tensor& inner, const Dims& dims, const std::optional<at::Scalar>& value = {}) {
   std::vector<int64_t> sizes;
   for (const auto& dim : dims) sizes.push_back(dim.size);
   auto result = at::empty(sizes, inner.options());
   if (result.numel() > 0) {
-    const auto constant = at::full({2}, value, inner.options());  // into a single element it would let a number overflow
+    // As eager's fill does, that of two refuses what the type does not hold; that of one does not.
+    const auto constant = value ? at::full({2}, *value, inner.options()) : at::scalar_tensor(0, inner.options());
     const auto write = [&](auto write_items) {
       write_items(merged(dims), inner.const_data_ptr(), constant.const_data_ptr(), result.mutable_data_ptr());
     };
@@ -252,13 +254,13 @@ bool try_constant_pad(torch::jit::Stack& stack) {
 // gradient, input_sizes, dim, start, end, step
 bool try_slice_backward(torch::jit::Stack& stack) {
   const auto part = read_slice(stack);
-  return part && place(stack, part->gradient, part->dims, 0);
+  return part && place(stack, part->gradient, part->dims);
 }
 
 // gradient, input_sizes, dim, index
 bool try_select_backward(torch::jit::Stack& stack) {
   const auto part = read_selection(stack);
-  return part && place(stack, part->gradient, part->dims, 0);
+  return part && place(stack, part->gradient, part->dims);
 }
 
 PartSum try_add_part(PartKind kind, const torch::jit::Stack& arguments, const Tensor& total, bool has_no_minus_zero) {

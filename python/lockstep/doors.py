@@ -57,6 +57,13 @@ _RAW_READERS = (
 # They read how long the sequences are that were packed, and nothing else.
 _LENGTH_READERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
+# C++ that prints or writes tensors by ops of its own.
+_PRINTERS = (
+    torch._C._pickle_save, torch._C.ScriptModule.dump, torch._C.ScriptModule.dump_to_str,
+    torch._C.Graph.str, torch._C.Graph.__repr__, torch._C.Node.__repr__,
+    torch._C.ScriptList.__repr__, torch._C.ScriptDict.__repr__,
+)  # fmt: skip
+
 # TorchScript calls such composites itself, and writes parameters from their memory.
 _SCRIPT_CALLS = (
     torch._C.ScriptFunction.__dict__["__call__"], torch._C.ScriptMethod.__dict__["__call__"],
@@ -65,15 +72,8 @@ _SCRIPT_WRITERS = (
     "save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile", "__getstate__",
 )  # fmt: skip
 
-# C++ that prints or writes tensors by ops of its own.
-_PRINTERS = (
-    (torch._C, ("_pickle_save",)), (torch._C.ScriptModule, ("dump", "dump_to_str")),
-    (torch._C.Graph, ("__repr__", "str")), (torch._C.Node, ("__repr__",)),
-    (torch._C.ScriptList, ("__repr__",)), (torch._C.ScriptDict, ("__repr__",)),
-)  # fmt: skip
-
 # They copy what is there, and drop the memory that is about to be written.
-_STORAGE_RESIZERS = ("resize_", "_resize_with_addr_")
+_STORAGE_RESIZERS = (torch._C.StorageBase.resize_, torch._C.StorageBase._resize_with_addr_)
 
 # Ops of other libraries may be composites, too.
 _OWN_NAMESPACES = {
@@ -124,17 +124,14 @@ def _install_method_doors(library) -> None:
             library.install_door(function, "expose")
     for method in _READERS_ONLY:
         library.install_door(method, "scope")
-    for method in _SCRIPT_CALLS:
+    for method in (*_SCRIPT_CALLS, *_PRINTERS):
         library.install_door(method, "alone")
-    for holder, names in _PRINTERS:
-        for name in names:
-            library.install_door(holder.__dict__[name], "alone")
     for script in (torch._C.ScriptModule, torch._C.ScriptFunction):
         for name in _SCRIPT_WRITERS:
             if (method := script.__dict__.get(name)) is not None:
                 library.install_door(method, "drain")
-    for name in _STORAGE_RESIZERS:
-        library.install_door(torch._C.StorageBase.__dict__[name], "drain")
+    for method in _STORAGE_RESIZERS:
+        library.install_door(method, "drain")
     torch.Tensor.__deepcopy__ = library.in_reading_scope(torch.Tensor.__deepcopy__)
 
 

@@ -111,8 +111,8 @@ TEST_F(JitCache, WhatDoesNotLinkIsCompiled) {
 TEST_F(JitCache, WaitsForNoPipe) {
   DiskCache disk(folder_);
   disk.insert("key", "an object");
-  const auto path = std::filesystem::directory_iterator(folder_)->path();
-  std::filesystem::remove(path);
+  const auto path = disk.path_of("key");
+  ASSERT_TRUE(std::filesystem::remove(path));
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   EXPECT_EQ(disk.find("key"), std::nullopt);
 }

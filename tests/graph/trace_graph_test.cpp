@@ -223,7 +223,7 @@ TEST(Layout, ConstantsThatDifferHaveDifferentWords) {
   }
 }
 
-// Of numbers whose values are feeds, those of one sign that fit the same types look alike, and no others.
+// Of numbers whose values are feeds, those of one kind and sign that fit the same types look alike, and no others.
 TEST(Layout, NumbersAreToldApartByKindSignAndRange) {
   const auto words_of = [](std::initializer_list<c10::IValue> numbers) {
     SignatureWords words{7};

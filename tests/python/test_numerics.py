@@ -2,12 +2,14 @@
 
 import copy
 import functools
+import os
 
 import lockstep
 import numpy as np
 import pytest
 import torch
 from lockstep import _C
+from test_session import run_code
 from torch import nn
 from torch.nn import functional as F
 
@@ -84,6 +86,21 @@ def test_training_stays_with_eager(tmp_path):
         exact, lambda fn: lockstep.function(fn, when="always", numerics="strict"), 24
     )
     assert strict == eager, "strict takes PyTorch's own kernels, whatever other functions do"
+
+
+COMPUTES = """
+import lockstep, torch
+step = lockstep.function(lambda x: torch.conv2d(x, torch.ones(4, 3, 3, 3)).sum(), when="always")
+for _ in range(40):
+    found = step(torch.ones(2, 3, 16, 16))
+print(found.item())
+"""
+
+
+def test_a_pipe_among_the_choices_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "kernel-choices-11.txt")
+    done = run_code(COMPUTES, LOCKSTEP_CACHE=str(tmp_path), LOCKSTEP_NUMERICS="default")
+    assert done.stdout == f"{2 * 4 * 14 * 14 * 27:.1f}\n"
 
 
 def test_fast_rounds_products_and_nothing_else():

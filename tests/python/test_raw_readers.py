@@ -271,14 +271,31 @@ def test_traced_functions():
     expect_the_same(make)
 
 
-@pytest.mark.parametrize("holder", ["list", "dict"])
-def test_containers_of_scripts_are_printed(holder):
+class Adder(nn.Module):
+    def __init__(self, kept):
+        super().__init__()
+        self.register_buffer("kept", kept)
+
+    def forward(self, x):
+        return x + self.kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda kept: repr(torch.jit.script([kept])),
+        lambda kept: repr(torch.jit.script({"kept": kept})),
+        lambda kept: torch.jit.script(Adder(kept))._c.dump_to_str(False, True, True),
+    ],
+    ids=["list", "dict", "module"],
+)
+def test_what_scripts_hold_is_printed(text):
     kept = torch.zeros(8)
 
     def make():
         def step(number):
             kept.copy_(busy(number)[0, :8])
-            return repr(torch.jit.script([kept] if holder == "list" else {"kept": kept}))
+            return text(kept)
 
         return step
 
@@ -514,14 +531,7 @@ print("all done")
 
 def test_forked_children_multiply_matrices():
     """Of threads that end, none holds a lock of the BLAS while the process forks."""
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT), "OMP_NUM_THREADS": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPUTING_FORKS],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=180,
-    )
+    done = run_code(COMPUTING_FORKS, OMP_NUM_THREADS="2")
     assert done.stdout == "all done\n", done.stderr
 
 
