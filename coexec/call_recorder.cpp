@@ -282,6 +282,7 @@ void CallRecorder::finish(const graph::TraceGraph& graph) {
   for (size_t id = 0; id < generators_.size(); ++id)
     if (const auto& state = generators_[id].state; !state.empty())
       expect("expect_state", id, state.data(), state.size());
+  way_ += "complete\n";
   write_file(folder_ + "/graph.txt", graph::print_graph(graph));
   write_file(folder_ + "/way.txt", way_);
   write_file(folder_ + "/expected.bin", expected);

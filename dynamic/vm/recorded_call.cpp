@@ -133,6 +133,7 @@ std::string read_file(const std::string& path) {
 
 void parse_way(std::string_view text, RecordedCall& call) {
   size_t line = 0;
+  bool is_complete = false;
   while (!text.empty()) {
     const size_t end = text.find('\n');
     TextCursor cursor(text.substr(0, end), ++line);
@@ -144,12 +145,14 @@ void parse_way(std::string_view text, RecordedCall& call) {
     }
     if (cursor.at_end()) continue;
     const auto word = cursor.parse_word();
+    is_complete = word == "complete";
     auto* event = call.steps.empty() ? nullptr : std::get_if<EventStep>(&call.steps.back());
-    if (!(event && parse_detail(word, cursor, *event)) && !parse_step(word, cursor, line, call))
+    if (!is_complete && !(event && parse_detail(word, cursor, *event)) && !parse_step(word, cursor, line, call))
       cursor.fail("'" + std::string(word) + "' means nothing here");
     if (!cursor.at_end()) cursor.fail("more than expected at the end of the line");
   }
   if (line == 0) throw TextError(1, "expected 'lockstep-way' and a version");
+  if (!is_complete) throw TextError(line, "the way is cut off here: 'complete' is its last line");
 }
 
 RecordedCall read_recorded_call(const std::string& folder) {

@@ -5,7 +5,7 @@
 //   feeds.bin      bytes that the call did not make: contents of storages, states of generators
 //   expected.bin   bytes afterwards: storages that were still alive, states of generators
 //
-//   lockstep-way 1                        format version
+//   lockstep-way 2                        format version
 //   ambient threads=2 default_dtype=6 ... the state that kernels read besides their arguments, from here on
 //   state 0 5056 0                        generator 0 (the default one) has 5056 bytes of state at 0 of feeds.bin
 //   feed 3 4096 5056 16                   storage 3 has 4096 bytes at 5056 of feeds.bin; its address modulo 64 is 16
@@ -22,6 +22,7 @@
 //   end                                   the call ends: an edge to the exit
 //   expect 7 8 0                          storage 7 begins with the 8 bytes at 0 of expected.bin
 //   expect_state 0 5056 8                 and generator 0 this state
+//   complete                              nothing is cut off
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@
 
 namespace lockstep::dynamic {
 
-constexpr uint32_t kWayVersion = 1;
+constexpr uint32_t kWayVersion = 2;
 constexpr size_t kFeedAlignment = 64;  // bytes; kernels may choose their way by the address modulo this
 
 uint64_t hash_storage(const void* data, size_t bytes);

@@ -38,7 +38,7 @@ node 6 aten::_local_scalar_dense @5
 )";
 
 // x = [[1, 2], [3, 4]]: (x * x.t() + 1 + 2).sum() = 29 + 12
-const char kWay[] = R"(lockstep-way 1
+const char kWay[] = R"(lockstep-way 2
 feed 0 16 0 0
 event 2
   in 0 f32[2,2;2,1]+0/16
@@ -60,6 +60,7 @@ event 6
   value 0x1.48p+5
 end
 expect 1 16 0
+complete
 )";
 
 template <size_t kSize>
@@ -143,9 +144,9 @@ TEST(Replay, RefusesARecordingThatContradictsItself) {
 }
 
 TEST(Replay, AWayThatCannotBeReadNamesTheLine) {
-  for (const char* bad : {"", "lockstep-way 2\n", "lockstep-way 1\nfeed 0\n", "lockstep-way 1\nin 3 f32[;]+0/4\n",
-                          "lockstep-way 1\nevent 2\n  in 0 f33[;]+0/4\n",
-                          "lockstep-way 1\nevent 2\n  in 0 f32[;]+0/4 same 0\n", "lockstep-way 1\nend now\n"}) {
+  for (const char* bad : {"", "lockstep-way 1\ncomplete\n", "lockstep-way 2\nend\n", "lockstep-way 2\nfeed 0\n", "lockstep-way 2\nin 3 f32[;]+0/4\n",
+                          "lockstep-way 2\nevent 2\n  in 0 f33[;]+0/4\n",
+                          "lockstep-way 2\nevent 2\n  in 0 f32[;]+0/4 same 0\n", "lockstep-way 2\nend now\n"}) {
     RecordedCall call;
     EXPECT_THROW(parse_way(bad, call), graph::TextError) << bad;
   }
@@ -161,8 +162,8 @@ TEST(Replay, DrawsFromTheRecordedState) {
       "lockstep-graph 1\nnode 0 entry\n  edge 2 count 1\nnode 1 exit\nnode 2 aten::rand.generator @1\n"
       "  const 0 int[3]\n  edge 1 count 1\n");
   const auto size = std::to_string(bytes.size());
-  parse_way("lockstep-way 1\nstate 1 " + size + " 0 \nevent 2\n  generator 1 1\n  out 0 f32[3;1]+0/12\nend\n"
-            "expect 0 12 0\nexpect_state 1 " + size + " 12\n", call);
+  parse_way("lockstep-way 2\nstate 1 " + size + " 0 \nevent 2\n  generator 1 1\n  out 0 f32[3;1]+0/12\nend\n"
+            "expect 0 12 0\nexpect_state 1 " + size + " 12\ncomplete\n", call);
   call.feeds = bytes;
   const auto drawn = at::rand({3}, generator);
   call.expected_bytes.assign(static_cast<const char*>(drawn.const_data_ptr()), 12);

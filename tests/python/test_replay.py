@@ -228,7 +228,8 @@ def test_a_session_is_recorded_from_open_to_close(tmp_path):
             "left other bytes: event 1, aten::pow",
         ),
         ("way.txt", "value 0x1", "value 0x2", 1, "fetched"),
-        ("way.txt", "lockstep-way 1", "lockstep-way 9", 2, "format version 9"),
+        ("way.txt", "lockstep-way 2", "lockstep-way 9", 2, "format version 9"),
+        ("way.txt", "complete\n", "", 2, "cut off"),
         ("graph.txt", "aten::sum", "aten::no_such_op", 2, "no_such_op"),
     ],
 )
