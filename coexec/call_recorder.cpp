@@ -38,17 +38,20 @@ std::string state_of(const at::Generator& generator) {
 void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  out.close();
   if (!out) throw std::runtime_error(path + " cannot be written");
 }
 
 }  // namespace
 
 CallRecorder::CallRecorder(std::string folder)
-    : folder_(std::move(folder)), feeds_(folder_ + "/feeds.bin", std::ios::binary) {
+    : folder_(std::move(folder)), feeds_(folder_ + "/feeds.bin", std::ios::binary | std::ios::app) {
   if (!feeds_) throw std::runtime_error(folder_ + "/feeds.bin cannot be written");
 }
 
 void CallRecorder::begin() {
+  feeds_.close();
+  feeds_.open(folder_ + "/feeds.bin", std::ios::binary | std::ios::trunc);
   way_ = "lockstep-way " + number(dynamic::kWayVersion) + '\n';
   generator_id(at::detail::getDefaultCPUGenerator());
 }
@@ -283,10 +286,15 @@ void CallRecorder::finish(const graph::TraceGraph& graph) {
     if (const auto& state = generators_[id].state; !state.empty())
       expect("expect_state", id, state.data(), state.size());
   way_ += "complete\n";
-  write_file(folder_ + "/graph.txt", graph::print_graph(graph));
-  write_file(folder_ + "/way.txt", way_);
-  write_file(folder_ + "/expected.bin", expected);
-  feeds_.close();
+  try {
+    write_file(folder_ + "/graph.txt", graph::print_graph(graph));
+    write_file(folder_ + "/way.txt", way_);
+    write_file(folder_ + "/expected.bin", expected);
+    feeds_.close();
+    if (!feeds_) throw std::runtime_error(folder_ + "/feeds.bin cannot be written");
+  } catch (const std::runtime_error& error) {  // the call itself is none the worse
+    error_ = error.what();
+  }
   known_.clear();
   generators_.clear();
   is_done_ = true;

@@ -21,7 +21,7 @@ namespace lockstep::coexec {
 
 class CallRecorder {
  public:
-  // The folder exists; throws std::runtime_error where it cannot be written.
+  // The folder exists; throws std::runtime_error where it cannot be written. What is in it stays until a call begins.
   explicit CallRecorder(std::string folder);
 
   void begin();
@@ -32,6 +32,7 @@ class CallRecorder {
   void finish(const graph::TraceGraph& graph);
 
   bool is_done() const { return is_done_; }
+  const std::string& error() const { return error_; }  // what could not be written, or nothing
   uint64_t event_count() const { return event_count_; }
   uint64_t opaque_count() const { return opaque_count_; }
   uint64_t feed_count() const { return feed_count_; }
@@ -81,6 +82,7 @@ class CallRecorder {
   std::vector<KnownGenerator> generators_;  // the default one first
   Pending pending_;
   bool is_done_ = false;
+  std::string error_;
   uint64_t event_count_ = 0, opaque_count_ = 0, feed_count_ = 0, refeed_count_ = 0;
 };
 

@@ -19,6 +19,7 @@
 #include "dynamic/vm/hidden_layout.h"
 #include "dynamic/vm/kernel_work.h"
 #include "dynamic/vm/skeleton_clock.h"
+#include "graph/value_text.h"
 
 namespace lockstep::coexec {
 
@@ -86,7 +87,8 @@ void GraphRunner::note_failure(dynamic::Event& event) {
     return;
   }
   failure_ = std::current_exception();
-  failed_where_ = event.node->where;
+  failed_event_ = event.op().name + " at " + event.node->where;
+  for (const auto& input : event.signature->inputs) failed_event_ += ' ' + graph::print_layout(input);
   has_failed_.store(true, std::memory_order_release);
 }
 

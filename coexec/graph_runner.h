@@ -44,7 +44,7 @@ class GraphRunner {
   // The first failure nobody waited for; the events after it were not executed. Read at rest.
   std::exception_ptr take_failure();
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
-  const std::string& failed_where() const { return failed_where_; }
+  const std::string& failed_event() const { return failed_event_; }  // its op, line and inputs
 
   // Executes the next event on this thread, or some: pointwise ops wait for others that they are fused with. One consumer
   // at a time.
@@ -76,7 +76,7 @@ class GraphRunner {
   AdaptiveSpin idle_{20e-6, 300e-6};  // until there is work
   std::atomic<bool> has_failed_{false};
   std::exception_ptr failure_;
-  std::string failed_where_;
+  std::string failed_event_;
   std::shared_ptr<dynamic::FusionMemo> fusion_memo_ = std::make_shared<dynamic::FusionMemo>();
   dynamic::Fuser fuser_{fusion_memo_};
   dynamic::Splitter splitter_;

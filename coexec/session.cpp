@@ -343,7 +343,14 @@ void Session::raise_failure() {
   if (!runner_.has_failed()) return;
   wait_done(runner_.channel().asked(), /*interruptible=*/false);  // until then the failure poisons what is pending
   publish_all();
-  std::rethrow_exception(runner_.take_failure());
+  const auto failure = runner_.take_failure();
+  if (!function_->waits_for_errors) std::rethrow_exception(failure);  // the message is eager's
+  try {
+    std::rethrow_exception(failure);
+  } catch (c10::Error& error) {
+    error.add_context("computed by Lockstep after Python had gone on: " + runner_.failed_event());
+    throw;
+  }
 }
 
 // ---- doors

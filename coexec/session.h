@@ -165,7 +165,7 @@ class Session final : public tracer::OpSink {
   bool must_meet_outside();
   bool can_copy(const OperandView& view);
   bool may_fail_by_value(const graph::OpInfo& op) const;
-  static bool may_lack_memory(const graph::Signature& signature);
+  bool may_lack_memory(const graph::Signature& signature);
   void ask(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
            const graph::Signature& signature);
   void ask_and_wait(const graph::OpInfo& op, torch::jit::Stack* stack, graph::Node* node,
@@ -293,6 +293,8 @@ class Session final : public tracer::OpSink {
   bool at_once_ = false;   // in place, and nothing could be gained from looking at several: none ever waits
   std::mutex consumer_mutex_;
   bool synchronous_ = false;
+  size_t large_pending_ = 0;   // bytes of large results asked for, until event large_asked_ is done
+  uint64_t large_asked_ = 0;
   bool has_workers_ = false;       // this thread has made some on purpose
   bool may_have_workers_ = false;  // this thread has run kernels since it gave its workers up
   // A recorded call goes on in lockstep after so many known ops in a row. The first call of a function needs more: it may

@@ -159,7 +159,7 @@ class Unboxed<Op, Result(Args...)> {
       return run_natively(*session, op, args...);
     }
     if (session->synchronous_ || session->meets_outside() || session->may_fail_by_value(op.info) ||
-        Session::may_lack_memory(*signature))
+        session->may_lack_memory(*signature))
       return box<&Session::box_and_compute>(op, keys, args...);
     note_known(*session, *node, *signature);
     auto& event = session->open_event(node, signature);

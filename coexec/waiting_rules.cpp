@@ -305,11 +305,20 @@ bool Session::may_fail_by_value(const OpInfo& op) const {
   });
 }
 
-// So much that the system may refuse it: the program hears of that where it asks, and may do with less.
+// So much that the system may refuse it, beside what was asked for before and may not be there yet: the program hears of
+// that where it asks, and may do with less. Of an op that is not refused it is to be asked.
 bool Session::may_lack_memory(const Signature& signature) {
-  return std::any_of(signature.outputs.begin(), signature.outputs.end(), [](const graph::Layout& output) {
-    return output.is_defined() && !dynamic::system_has(static_cast<size_t>(output.storage_bytes));
-  });
+  size_t large = 0;
+  for (const auto& output : signature.outputs)
+    if (output.is_defined() && static_cast<size_t>(output.storage_bytes) >= dynamic::kAskedOfSystem)
+      large += static_cast<size_t>(output.storage_bytes);
+  if (large == 0) return false;
+  const auto& channel = runner_.channel();
+  if (!channel.is_done(large_asked_)) large += large_pending_;
+  if (!dynamic::system_has(large)) return true;
+  large_pending_ = large;
+  large_asked_ = channel.asked() + 1;
+  return false;
 }
 
 // What decides about an error is waited for here, to be looked at.

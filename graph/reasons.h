@@ -23,6 +23,7 @@ namespace lockstep::graph {
   X(foreign_thread, "an op from another thread than the function's")                                   \
   X(interrupted, "code that runs at random places: __del__ or a signal handler")                       \
   X(function_busy, "the function is running in another thread")                                        \
+  X(small_stack, "a thread whose stack is too small for co-execution")                                   \
   X(slower, "co-execution measured slower than eager for this function")                               \
   X(switched_off, "when=\"never\" or LOCKSTEP_DISABLE=1")
 

@@ -41,15 +41,23 @@ Settings& settings() {
   return *instance;
 }
 
-// The lowest address of this thread's stack; null if nobody knows.
-const char* end_of_stack() {
+// This thread's: its lowest address; null if nobody knows.
+struct Stack {
+  const char* end = nullptr;
+  size_t size = 0;
+};
+Stack find_stack() {
   pthread_attr_t attributes;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return nullptr;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {};
   void* lowest = nullptr;
   size_t size = 0;
   const bool is_known = pthread_attr_getstack(&attributes, &lowest, &size) == 0;
   pthread_attr_destroy(&attributes);
-  return is_known ? static_cast<const char*>(lowest) : nullptr;
+  return is_known ? Stack{static_cast<const char*>(lowest), size} : Stack{};
+}
+const Stack& stack_of_this_thread() {
+  thread_local const Stack stack = find_stack();
+  return stack;
 }
 
 struct CodeInfo {
@@ -218,9 +226,14 @@ RecursionAllowance::RecursionAllowance() { PyThreadState_Get()->recursion_remain
 RecursionAllowance::~RecursionAllowance() { PyThreadState_Get()->recursion_remaining -= kLevelsOfACall; }
 
 bool has_stack_for_call() {
-  thread_local const char* const end = end_of_stack();
+  const char* end = stack_of_this_thread().end;
   const char here = 0;
   return !end || &here - end > kStackOfACall;
+}
+
+bool has_small_stack() {
+  const auto& stack = stack_of_this_thread();
+  return stack.end && stack.size <= 2 * static_cast<size_t>(kStackOfACall);
 }
 
 }  // namespace lockstep::tracer

@@ -24,5 +24,7 @@ class RecursionAllowance {
 };
 // Whether this thread's C stack has room for another decorated call: Python's calls of Python take none, ours do.
 bool has_stack_for_call();
+// Whether it never has, to speak of: no recursion is needed to come to its end.
+bool has_small_stack();
 
 }  // namespace lockstep::tracer

@@ -100,6 +100,14 @@ Value* emit_remainder(CodeContext& code, Value* x, Value* y) {
   return b.CreateSelect(b.CreateAnd(b.CreateFCmpUNE(rest, zero), differ), b.CreateFAdd(rest, y), rest);
 }
 
+// libmvec's cosine may round to above 1, of which nobody expects 1 - c * c to be negative. nan stays.
+Value* emit_within_one(CodeContext& code, Value* x) {
+  auto& b = code.builder;
+  Value *one = llvm::ConstantFP::get(x->getType(), 1.0), *minus_one = llvm::ConstantFP::get(x->getType(), -1.0);
+  x = b.CreateSelect(b.CreateFCmpOGT(x, one), one, x);
+  return b.CreateSelect(b.CreateFCmpOLT(x, minus_one), minus_one, x);
+}
+
 std::vector<MathSymbol> find_symbols() {
   std::vector<MathSymbol> symbols;
   void* library = dlopen("libmvec.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -125,7 +133,8 @@ Value* emit_math_unary(CodeContext& code, Op op, Value* x) {
   if (op == Op::k_sigmoid) return emit_sigmoid(code, x);
   if (Value* value = try_emit_inline(code, op, x)) return value;
   if (op == Op::k_normal_cdf) return emit_normal_cdf(code, x);
-  return call_vector(code, op == Op::k_exp_nonpositive ? "exp" : row_of(op).name, {x});
+  Value* value = call_vector(code, op == Op::k_exp_nonpositive ? "exp" : row_of(op).name, {x});
+  return op == Op::k_sin || op == Op::k_cos ? emit_within_one(code, value) : value;
 }
 
 Value* emit_math_binary(CodeContext& code, Op op, Value* x, Value* y) {

@@ -192,11 +192,13 @@ void set_scale(const Extent& e, int64_t c, double squares, const Settings& setti
 void measure_plane(const Extent& e, const float* x, int64_t c, const Settings& settings, Scales* scales) {
   const auto& loops = channel_loops();
   const int64_t step = e.channels * e.pixels;
+  const float about = middle_of(x[c * e.pixels]);
   double sum = 0, squares = 0;
-  for (int64_t n = 0; n < e.samples; ++n) sum += loops.sum(x + c * e.pixels + n * step, e.pixels);
-  const auto mean = scales->mean[c] = static_cast<float>(sum / static_cast<double>(e.count()));
+  for (int64_t n = 0; n < e.samples; ++n) sum += loops.sum(x + c * e.pixels + n * step, e.pixels, about);
+  const double exact = about + sum / static_cast<double>(e.count());
+  const auto mean = scales->mean[c] = static_cast<float>(exact);
   for (int64_t n = 0; n < e.samples; ++n) squares += loops.squares(x + c * e.pixels + n * step, e.pixels, mean);
-  set_scale(e, c, squares, settings, scales);
+  set_scale(e, c, squares_about(exact, mean, squares, e.count()), settings, scales);
 }
 
 void scale_plane(const Extent& e, const float* x, int64_t c, const Scales& scales, float* y) {

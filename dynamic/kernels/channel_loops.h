@@ -3,6 +3,8 @@
 // past_cache.h.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace lockstep::dynamic {
@@ -10,8 +12,8 @@ namespace lockstep::dynamic {
 struct ChannelLoops {
   bool rounds_once;  // (x - mean) * factor + shift, after the subtraction
   // Values of one channel, one behind the other.
-  double (*sum)(const float* x, int64_t count);
-  double (*squares)(const float* x, int64_t count, float mean);  // of x - mean
+  double (*sum)(const float* x, int64_t count, float about);            // of x - about
+  double (*squares)(const float* x, int64_t count, float mean);  // of x - mean, each squared
   void (*scale)(const float* x, int64_t count, float mean, float factor, float shift, float* y, bool past_cache);
   // Adds g to `sum` and g * (x - mean) to `dot`.
   void (*products)(const float* g, const float* x, int64_t count, float mean, double* sum, double* dot);
@@ -31,5 +33,14 @@ struct ChannelLoops {
 };
 
 const ChannelLoops& channel_loops();
+
+// Means are found from what values are apart from one of them, so that equal ones have no variance.
+inline float middle_of(float first) { return std::isfinite(first) ? first : 0.0f; }
+
+// The squares about a mean, of those about what it was rounded to.
+inline double squares_about(double mean, float rounded, double squares, int64_t count) {
+  const double off = mean - rounded;
+  return squares - std::min(squares, off * off * static_cast<double>(count));  // nan stays
+}
 
 }  // namespace lockstep::dynamic

@@ -372,8 +372,10 @@ uint32_t own_ways(Kind kind, const Convolution& c, const ConvolutionShape& s) {
 
 // PyTorch's own. In parts the same kernels run as with channels innermost: only one of the two is worth measuring.
 uint32_t their_ways(const Convolution& c, const ConvolutionShape& s) {
-  // oneDNN's kernel for one channel, innermost, is wrong where steps in the two dims differ.
-  if (s.c == 1 && s.stride[0] != s.stride[1]) return bit(kAsEager);
+  // oneDNN's kernel for one channel, innermost, is wrong where steps in the two dims differ; that for dilated windows of
+  // one pixel reads what is not there.
+  const bool dilates_one = (s.kh == 1 && s.dilation[0] > 1) || (s.kw == 1 && s.dilation[1] > 1);
+  if (dilates_one || (s.c == 1 && s.stride[0] != s.stride[1])) return bit(kAsEager);
   if (has_board() && s.n > 1) return bit(kAsEager) | bit(kInParts);
   return bit(kAsEager) | (c.is_visibly_innermost ? 0 : bit(kChannelsInnermost));
 }

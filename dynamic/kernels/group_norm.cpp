@@ -105,17 +105,21 @@ void for_channel(const Maps& m, int64_t sample, int64_t channel, Visit visit) {
     visit(sample * parts + part, channel, std::min(m.part_pixels(), m.pixels - part * m.part_pixels()));
 }
 
-enum Moment : int64_t { kMean, kSquares };  // of a channel in a part; the squares of what is apart from that mean
+// Of a channel in a part: its mean, what that lacks for being rounded, and the squares of what is apart from both.
+enum Moment : int64_t { kMean, kRest, kSquares, kMomentCount };
 
 Table find_moments(const Maps& m, const float* x) {
   const auto& loops = channel_loops();
-  Table table(m, 2);
+  Table table(m, kMomentCount);
   for_parts(m, [&](int64_t part, int64_t, int64_t at, int64_t pixels) {
     float *mean = table.row(part, kMean), *squares = table.row(part, kSquares);
     const float* values = x + at;
     if (!m.is_innermost) {
-      *mean = static_cast<float>(loops.sum(values, pixels) / static_cast<double>(pixels));
-      *squares = static_cast<float>(loops.squares(values, pixels, *mean));
+      const float about = middle_of(*values);
+      const double exact = about + loops.sum(values, pixels, about) / static_cast<double>(pixels);
+      *mean = static_cast<float>(exact);
+      *table.row(part, kRest) = static_cast<float>(exact - *mean);  // else zero
+      *squares = static_cast<float>(squares_about(exact, *mean, loops.squares(values, pixels, *mean), pixels));
       return;
     }
     sum_rows(m, pixels, 1, &mean, [&](int64_t from, int64_t rows, int64_t width, float* sums) {
@@ -141,10 +145,11 @@ Moments combine(const Maps& m, Table& table, int64_t sample, int64_t group) {
   const auto for_group = [&](auto visit) {
     for (int64_t c = first; c < last; ++c) for_channel(m, sample, c, visit);
   };
-  for_group([&](int64_t part, int64_t c, int64_t pixels) { sum += static_cast<double>(pixels) * table.row(part, kMean)[c]; });
+  const auto mean_of = [&](int64_t part, int64_t c) { return double{table.row(part, kMean)[c]} + table.row(part, kRest)[c]; };
+  for_group([&](int64_t part, int64_t c, int64_t pixels) { sum += static_cast<double>(pixels) * mean_of(part, c); });
   const double mean = sum / m.group_values();
   for_group([&](int64_t part, int64_t c, int64_t pixels) {
-    const double apart = table.row(part, kMean)[c] - mean;
+    const double apart = mean_of(part, c) - mean;
     squares += table.row(part, kSquares)[c] + static_cast<double>(pixels) * apart * apart;
   });
   return {mean, squares / m.group_values()};

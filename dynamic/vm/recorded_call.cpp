@@ -44,11 +44,24 @@ Chunk parse_chunk(TextCursor& cursor) {
   return chunk;
 }
 
+// Whether all elements lie in the storage. Kernels go where a layout says.
+bool is_within_storage(const graph::Layout& layout) {
+  auto last = static_cast<double>(layout.offset);
+  for (size_t dim = 0; dim < layout.sizes.size(); ++dim) {
+    if (layout.sizes[dim] == 0) return true;
+    if (layout.sizes[dim] < 0 || layout.strides[dim] < 0) return false;
+    last += static_cast<double>(layout.sizes[dim] - 1) * static_cast<double>(layout.strides[dim]);
+  }
+  const auto item = static_cast<double>(c10::elementSize(layout.dtype));
+  return layout.offset >= 0 && (last + 1) * item <= static_cast<double>(layout.storage_bytes);
+}
+
 TensorRecord parse_tensor(TextCursor& cursor) {
   TensorRecord record;
   if (cursor.try_take("none")) return record;
   record.storage = cursor.parse_unsigned();
   record.layout = cursor.parse_layout();
+  if (!is_within_storage(record.layout)) cursor.fail("a tensor that reaches beyond its storage");
   return record;
 }
 

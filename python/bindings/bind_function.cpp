@@ -194,6 +194,7 @@ PyObject* run(const py::object& self, Callable& callable, PyObject* fn, PyObject
   if (Session::active_on_this_thread()) return run_eagerly(std::nullopt);  // part of the outer call
   const auto [when, settings] = self.attr("_settings")().cast<std::pair<std::string, py::dict>>();
   if (when == "never") return run_eagerly(graph::Reason::switched_off);
+  if (tracer::has_small_stack()) return run_eagerly(graph::Reason::small_stack);
   if (!core.try_claim()) return run_eagerly(graph::Reason::function_busy);  // with other settings, perhaps
   const ReleaseScope claimed(core);
   configure(core, settings);
@@ -210,7 +211,7 @@ py::object call(const py::object& self, const py::args& args, const py::kwargs& 
   auto& callable = self.cast<Callable&>();
   const py::object fn = callable.wrapped;  // alive, whatever the callee does to the decorator
   const tracer::RecursionAllowance allowance;
-  if (!tracer::has_stack_for_call()) {
+  if (!tracer::has_stack_for_call() && !tracer::has_small_stack()) {
     PyErr_SetString(PyExc_RecursionError,
                     "maximum recursion depth exceeded: the stack of this thread has no room for another call of a "
                     "decorated function; decorate the function that begins the recursion, or raise the limit of the "

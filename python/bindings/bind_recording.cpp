@@ -17,6 +17,7 @@ void bind_recording(py::module_& m) {
   py::class_<CallRecorder, std::shared_ptr<CallRecorder>>(m, "CallRecorder")
       .def(py::init<std::string>())
       .def_property_readonly("is_done", &CallRecorder::is_done)
+      .def_property_readonly("error", &CallRecorder::error)
       .def_property_readonly("event_count", &CallRecorder::event_count)
       .def_property_readonly("opaque_count", &CallRecorder::opaque_count)
       .def_property_readonly("feed_count", &CallRecorder::feed_count)

@@ -80,13 +80,19 @@ class memory:
         if not _open.acquire(blocking=False):
             message = "another lockstep.memory is open: close it first, since there is one log"
             raise Error("memory_open", "lockstep.memory", message)
-        self._before = _known_memory()
-        _C.start_memory_log()
+        try:
+            self._before = _known_memory()
+            _C.start_memory_log()
+        except BaseException:
+            _open.release()
+            raise
         return self
 
     def __exit__(self, kind, error, traceback):
-        records, end, self.dropped = _C.stop_memory_log(self._core)
-        _open.release()
+        try:
+            records, end, self.dropped = _C.stop_memory_log(self._core)
+        finally:
+            _open.release()
         self._end = end
         self.seconds = end / 1e6
         self.blocks = _blocks(records, end, self._before, _known_memory())
@@ -216,7 +222,13 @@ def _known_memory() -> dict[int, tuple[str, int]]:
         if where is not None and where[1] > 0:
             found.setdefault(where[0], (role, where[1]))
 
-    objects = [o for o in gc.get_objects() if issubclass(type(o), _LOOKED_AT)]
+    # What classes of the program say of their tensors is not asked.
+    with torch._C.DisableTorchFunctionSubclass():
+        _note_all([o for o in gc.get_objects() if issubclass(type(o), _LOOKED_AT)], note)
+    return found
+
+
+def _note_all(objects: list, note) -> None:
     tensors = [o for o in objects if issubclass(type(o), torch.Tensor)]
     for module in objects:
         if issubclass(type(module), torch.nn.Module):
@@ -231,11 +243,10 @@ def _known_memory() -> dict[int, tuple[str, int]]:
             note("gradients", tensor.grad)
     for optimizer in objects:
         if issubclass(type(optimizer), torch.optim.Optimizer):
-            for tensor in _tensors_in(list(optimizer.state.values())):
+            for tensor in _tensors_in(vars(optimizer).get("state", {})):
                 note("optimizer state", tensor)
     for tensor in tensors:
         note("other", tensor)
-    return found
 
 
 _LOOKED_AT = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)

@@ -77,12 +77,18 @@ class profile:
         if not _open.acquire(blocking=False):
             message = "another profile is open: close it first, since there is one timeline"
             raise Error("profile_open", "lockstep.profile", message)
-        _C.start_timeline()
+        try:
+            _C.start_timeline()
+        except BaseException:
+            _open.release()
+            raise
         return self
 
     def __exit__(self, kind, error, traceback):
-        spans, threads, self.dropped = _C.stop_timeline(self._core)
-        _open.release()
+        try:
+            spans, threads, self.dropped = _C.stop_timeline(self._core)
+        finally:
+            _open.release()
         leading = {span[0] for span in spans if span[1] in _TOP}
         names = [
             "leading thread" if number in leading else name for number, name in enumerate(threads)

@@ -21,6 +21,11 @@ def graph_text(fn) -> str:
     return _C.graph_text(core_of(fn, "lockstep.graph_text"))
 
 
+def _not_written(error) -> Error:
+    message = f"{error}: give a folder that can be written"
+    return Error("cannot_write", "lockstep.record_call", message)
+
+
 @contextlib.contextmanager
 def record_call(fn, folder):
     """Records the next call of `fn` in the `with` block into a folder, for `lockstep_replay`.
@@ -39,21 +44,23 @@ def record_call(fn, folder):
         middle of the call).
 
     Raises:
-        Error: for something that is not decorated, a folder that cannot be written, or a block
-            without such a call.
+        Error: for something that is not decorated, a folder that cannot be written (at the end of
+            the block, where that shows then: the call itself has its result), or a block without
+            such a call.
     """
     core = core_of(fn, "lockstep.record_call")
     try:
         os.makedirs(folder, exist_ok=True)
         recorder = _C.CallRecorder(os.fspath(folder))
     except (OSError, RuntimeError) as error:
-        message = f"{error}: give a folder that can be written"
-        raise Error("cannot_write", "lockstep.record_call", message) from None
+        raise _not_written(error) from None
     _C.record_next(core, recorder)
     try:
         yield recorder
     finally:
         _C.record_next(core, None)
+    if recorder.error:
+        raise _not_written(recorder.error)
     if not recorder.is_done:
         raise Error(
             "nothing_recorded",

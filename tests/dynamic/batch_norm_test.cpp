@@ -116,6 +116,23 @@ TEST(BatchNormRows, HaveInfiniteMeansWherePyTorchHas) {
   EXPECT_TRUE(at::allclose(stack[2].toTensor(), std::get<2>(exact), 1e-5, 1e-6, true));
 }
 
+// Of equal values the mean is their value and the variance zero; of values far from zero both are as exact as elsewhere.
+TEST(BatchNormPlanes, AreExactFarFromZero) {
+  const auto noise = at::randn({2, 3, 64, 64});
+  for (const double level : {100.1, 1e5 + .3}) {
+    torch::jit::Stack stack{at::full({2, 3, 64, 64}, level), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), true, 0.1, 1e-5};
+    ASSERT_TRUE(try_batch_norm(stack));
+    EXPECT_TRUE(stack[0].toTensor().eq(0).all().item<bool>()) << level;
+    EXPECT_TRUE(stack[1].toTensor().eq(static_cast<float>(level)).all().item<bool>()) << level;
+    const auto apart = noise + level;
+    stack = {apart, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), true, 0.1, 1e-5};
+    ASSERT_TRUE(try_batch_norm(stack));
+    const auto exact = at::native_batch_norm(exactly(apart), {}, {}, {}, {}, true, 0.1, 1e-5);
+    expect_near(stack[1].toTensor(), std::get<1>(exact), 1e-7, "mean");
+    expect_near(stack[2].toTensor(), std::get<2>(exact), 1e-6, "inverse deviation");
+  }
+}
+
 TEST(BatchNormTable, LeavesToPyTorchWhatItDoesNotKnow) {
   const auto x = at::randn({2, 3, 4, 4});
   const auto refuses = [](const at::Tensor& input, const at::Tensor& weight, bool training) {

@@ -60,6 +60,7 @@ const Case kCases[] = {
     {"stride_beyond_window", 2, 3, 11, 10, 5, 2, 1, 3, 0, 1, 1, false, true},
     {"stride_dilated", 1, 3, 13, 12, 4, 3, 2, 2, 1, 3, 1, false, true},
     {"stride_dilated_alike", 2, 3, 13, 12, 4, 3, 3, 2, 1, 2, 1, false, false},
+    {"pixel_dilated", 2, 2, 33, 1, 8, 1, 1, 2, 1, 2, 1, false, true},
     {"transposed", 2, 4, 5, 6, 3, 4, 4, 2, 1, 1, 1, true, true},
     {"transposed_pointwise", 2, 4, 5, 6, 3, 1, 1, 1, 0, 1, 1, true, true},
     {"transposed_window", 2, 16, 5, 6, 17, 3, 3, 1, 1, 1, 1, true, true},

@@ -123,6 +123,22 @@ TEST_P(GroupNorm, BitsDoNotDependOnTheNumberOfThreads) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, GroupNorm, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
 
+// Of equal values the mean is their value and the variance zero; of values far from zero both are as exact as elsewhere.
+TEST(GroupNormPlanes, AreExactFarFromZero) {
+  const auto noise = at::randn({2, 4, 32, 32});
+  const int64_t pixels = 32 * 32;
+  for (const double level : {100.1, 1e5 + .3}) {
+    torch::jit::Stack stack{at::full({2, 4, 32, 32}, level), at::Tensor(), at::Tensor(), int64_t{2}, int64_t{4}, pixels, int64_t{2}, 1e-5};
+    ASSERT_TRUE(try_group_norm(stack));
+    EXPECT_TRUE(stack[0].toTensor().eq(0).all().item<bool>()) << level;
+    const auto apart = noise + level;
+    stack = {apart, at::Tensor(), at::Tensor(), int64_t{2}, int64_t{4}, pixels, int64_t{2}, 1e-5};
+    ASSERT_TRUE(try_group_norm(stack));
+    const auto exact = at::native_group_norm(exactly(apart), {}, {}, 2, 4, pixels, 2, 1e-5);
+    expect_near(stack[2].toTensor(), std::get<2>(exact), 1e-6, "inverse deviation");
+  }
+}
+
 TEST(GroupNormTable, LeavesToPyTorchWhatItDoesNotKnow) {
   const auto x = at::randn({2, 4, 3, 3});
   const auto refuses = [](const at::Tensor& input, const at::Tensor& weight, int64_t groups, bool in_any_order) {

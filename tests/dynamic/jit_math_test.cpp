@@ -178,6 +178,21 @@ TEST(JitMath, NormalCdfIsAsGoodAsASum) {
   }
 }
 
+// Others take roots of what is left of one.
+TEST(JitMath, NoSineOrCosineIsAboveOne) {
+  for (auto choice : {TargetChoice::kHost, TargetChoice::kAvx2}) {
+    for (const auto type : {at::kFloat, at::kDouble}) {
+      const at::Tensor small = at::cat({at::logspace(-14, 0, 200000, 10, type), at::full({1}, 6.946403630254949e-13, type)});
+      const at::Tensor x = at::cat({small, -small, M_PI_2 + small, M_PI - small, 2 * M_PI + small, at::full({1}, NAN, type)});
+      for (Op op : {Op::k_sin, Op::k_cos}) {
+        const at::Tensor y = run_op(op, {x}, choice);
+        EXPECT_EQ(y.abs().gt(1).sum().item<int64_t>(), 0) << row_of(op).name;
+        EXPECT_TRUE(has_same_bits(y.isnan(), x.isnan())) << row_of(op).name;
+      }
+    }
+  }
+}
+
 TEST(JitMath, ZerosKeepTheirSign) {
   at::Tensor zeros = at::full({3}, -0.0);
   for (Op op : {Op::k_expm1, Op::k_log1p, Op::k_tanh, Op::k_erf, Op::k_sin, Op::k_floor, Op::k_round, Op::k_trunc}) {

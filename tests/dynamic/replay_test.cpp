@@ -144,9 +144,12 @@ TEST(Replay, RefusesARecordingThatContradictsItself) {
 }
 
 TEST(Replay, AWayThatCannotBeReadNamesTheLine) {
-  for (const char* bad : {"", "lockstep-way 1\ncomplete\n", "lockstep-way 2\nend\n", "lockstep-way 2\nfeed 0\n", "lockstep-way 2\nin 3 f32[;]+0/4\n",
-                          "lockstep-way 2\nevent 2\n  in 0 f33[;]+0/4\n",
-                          "lockstep-way 2\nevent 2\n  in 0 f32[;]+0/4 same 0\n", "lockstep-way 2\nend now\n"}) {
+  for (const char* bad :
+       {"", "lockstep-way 1\ncomplete\n", "lockstep-way 2\nend\n", "lockstep-way 2\nfeed 0\ncomplete\n",
+        "lockstep-way 2\nin 3 f32[;]+0/4\ncomplete\n", "lockstep-way 2\nevent 2\n  in 0 f33[;]+0/4\ncomplete\n",
+        "lockstep-way 2\nevent 2\n  in 0 f32[;]+0/4 same 0\ncomplete\n", "lockstep-way 2\nend now\ncomplete\n",
+        "lockstep-way 2\nevent 2\n  out 0 f32[4,4;600,1]+0/64\ncomplete\n",
+        "lockstep-way 2\nevent 2\n  out 0 f32[4;1]+1/16\ncomplete\n"}) {
     RecordedCall call;
     EXPECT_THROW(parse_way(bad, call), graph::TextError) << bad;
   }

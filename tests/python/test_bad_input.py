@@ -16,6 +16,7 @@ import torch
 from lockstep import knobs
 from lockstep._check import check_platform
 from lockstep.knobs import warn_of_misspelt_names
+from test_session import run_code
 from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "structure"))
@@ -689,3 +690,33 @@ def test_sizes_that_follow_empty_ones_are_learned_once():
         step(torch.ones(count, 8))
     calls = 6
     assert lockstep.stats(step)["waits"] - before <= calls  # one at the end of each
+
+
+SCARCE = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+import lockstep, torch
+
+torch.set_num_threads(1)
+w, done = torch.full((600, 600), 0.01), torch.zeros(4)
+
+@lockstep.function(when="always")
+def step(size):
+    for _ in range(10):
+        product = w @ w  # computed while Python goes on
+    first = torch.empty(size)
+    try:
+        second = torch.empty(size)
+    except RuntimeError as error:
+        return "caught " + str("allocate memory" in str(error))
+    done.add_(1)
+    return first.numel() + second.numel()
+
+print([step(size) for size in (10, 10, 10, 10, 400_000_000, 10)], done.tolist())
+"""
+
+
+@pytest.mark.parametrize("numerics", ["strict", "default"])
+def test_what_was_asked_for_before_counts_where_memory_is_scarce(numerics):
+    done = run_code(SCARCE, LOCKSTEP_NUMERICS=numerics)
+    assert done.stdout == "[20, 20, 20, 20, 'caught True', 20] [5.0, 5.0, 5.0, 5.0]\n"

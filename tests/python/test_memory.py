@@ -214,3 +214,35 @@ def test_bad_input(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(Error, match="matplotlib is not installed: pip install matplotlib"):
         m.plot(tmp_path / "memory.png")
+
+
+class Loud(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        raise ValueError("not supported by Loud")
+
+
+def test_classes_of_the_program_are_not_asked():
+    step = lockstep.function(lambda x: x + 1, when="always")
+    unfinished = torch.optim.SGD.__new__(torch.optim.SGD)  # has no state
+    kept = [torch.ones(3).as_subclass(Loud), unfinished]
+    with lockstep.memory(step) as recorded:
+        step(torch.ones(1000))
+        kept.append(torch.ones(3).as_subclass(Loud))
+    assert recorded.peak_bytes >= 4000
+
+
+@pytest.mark.parametrize("tool", ["memory", "profile"])
+def test_what_could_not_begin_is_not_open(tool, monkeypatch):
+    step = lockstep.function(lambda x: x + 1, when="always")
+    start = "start_memory_log" if tool == "memory" else "start_timeline"
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_C, start, interrupt)
+        with pytest.raises(KeyboardInterrupt), getattr(lockstep, tool)(step):
+            pass
+    with getattr(lockstep, tool)(step):
+        assert step(torch.ones(3)).tolist() == [2, 2, 2]

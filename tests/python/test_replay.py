@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -266,3 +267,30 @@ def test_bad_use_is_one_clear_sentence(tmp_path):
     outcome = run_replay(tmp_path / "none")
     assert outcome.returncode == 2
     assert "cannot be read" in outcome.stderr
+
+
+def test_a_call_has_its_result_where_it_cannot_be_written(tmp_path):
+    @lockstep.function(when="always")
+    def step(x):
+        return x + 1
+
+    found = None
+    with (
+        pytest.raises(lockstep.Error, match="written: give a folder"),
+        lockstep.record_call(step, tmp_path / "gone"),
+    ):
+        shutil.rmtree(tmp_path / "gone")
+        found = step(torch.ones(3))
+    assert found.tolist() == [2, 2, 2]
+    assert step(torch.ones(3)).tolist() == [2, 2, 2]
+
+
+def test_a_block_without_a_call_leaves_what_was_recorded(tmp_path):
+    @lockstep.function(when="always")
+    def step(x):
+        return x * torch.rand(3)
+
+    record(step, tmp_path, torch.ones(3))
+    with pytest.raises(lockstep.Error, match="not called"), lockstep.record_call(step, tmp_path):
+        pass
+    assert run_replay(tmp_path).returncode == 0

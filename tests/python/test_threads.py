@@ -591,3 +591,18 @@ def test_a_late_runner_uses_as_many_threads_as_its_leader():
     print(one != eager)
     """
     assert run_code(code).stdout.split() == ["2", "True", "True"]
+
+
+@pytest.mark.parametrize("kilobytes", [64, 256, 512, 1024])
+def test_threads_with_small_stacks_run_eagerly(kilobytes):
+    step = lockstep.function(lambda x: (x * 2 + 1).sum().item(), when="always")
+    found = []
+    before = threading.stack_size(kilobytes * 1024)
+    try:
+        thread = threading.Thread(target=lambda: found.extend(step(torch.ones(4)) for _ in range(9)))
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    assert found == [12.0] * 9
+    assert lockstep.stats(step)["reasons"].get("small_stack", 0) == (9 if kilobytes <= 512 else 0)
