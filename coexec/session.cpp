@@ -168,6 +168,7 @@ void Session::begin(Function& function, Way way) {
   at_once_ = in_place_ && function.is_strict && !function.next_recorder &&
              !dynamic::skip_kernels.load(std::memory_order_relaxed);
   function_ = &function;
+  waits_for_errors_ = function.waits_for_errors;
   kept_ = function.weak_from_this().lock();
   function.counters.calls++;
   call_ = next_call.fetch_add(1, std::memory_order_relaxed);
@@ -344,7 +345,7 @@ void Session::raise_failure() {
   wait_done(runner_.channel().asked(), /*interruptible=*/false);  // until then the failure poisons what is pending
   publish_all();
   const auto failure = runner_.take_failure();
-  if (!function_->waits_for_errors) std::rethrow_exception(failure);  // the message is eager's
+  if (!waits_for_errors_) std::rethrow_exception(failure);  // the message is eager's
   try {
     std::rethrow_exception(failure);
   } catch (c10::Error& error) {

@@ -293,6 +293,7 @@ class Session final : public tracer::OpSink {
   bool at_once_ = false;   // in place, and nothing could be gained from looking at several: none ever waits
   std::mutex consumer_mutex_;
   bool synchronous_ = false;
+  bool waits_for_errors_ = true;  // the function's, also when it has ended
   size_t large_pending_ = 0;   // bytes of large results asked for, until event large_asked_ is done
   uint64_t large_asked_ = 0;
   bool has_workers_ = false;       // this thread has made some on purpose

@@ -27,6 +27,10 @@ def _compile(path: str):
         sys.exit(f"lockstep: no script {path!r}: give the path of a file that exists\n{USAGE}")
     with io.open_code(path) as file:
         source = file.read()
+    if b"\0" in source:
+        sys.exit(
+            f"lockstep: {path!r} holds null bytes: give a script of Python's, no archive\n{USAGE}"
+        )
     return compile(source, os.path.abspath(path), "exec", dont_inherit=True)
 
 
@@ -65,7 +69,7 @@ def _run(code, path: str, wants_explain: bool) -> None:
         with whole:
             exec(code, module.__dict__)
     finally:
-        if wants_explain:
+        if wants_explain and sys.stderr is not None:
             print(explain(whole), file=sys.stderr)
 
 

@@ -12,7 +12,8 @@ _C = load_library()
 
 _COUNTS = ("asked", "in_graph", "eager", "fetched")
 _TIMES = ("wait_seconds", "graph_seconds", "eager_seconds")
-_NOT_RUN = ("slower", "switched_off", "function_busy", "small_stack")  # reasons that count calls, not ops
+# Reasons that count calls, not ops.
+_NOT_RUN = ("slower", "switched_off", "function_busy", "small_stack")
 _SHOWN_DIVERGENCES = 5
 _SHOWN_OPS = 3  # names of ops behind a reason
 _KEYS = (

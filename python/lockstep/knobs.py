@@ -119,13 +119,20 @@ def check_knobs(where: str, knobs: dict) -> dict:
             raise Error("unknown_option", where, message)
         knob = KNOBS[name]
         several = _names_in(value) if knob.takes_several else None
-        is_right = value in knob.choices if several is None else set(several) <= set(knob.choices)
-        if not is_right:
+        given = [value] if several is None else several
+        if not all(_is_one_of(knob.choices, item) for item in given):
             allowed = ", ".join(map(repr, knob.choices))
             number = "some" if knob.takes_several else "one"
             message = f"{name}={value!r} cannot be: use {number} of {allowed}"
             raise Error("bad_value", where, message)
     return knobs
+
+
+def _is_one_of(choices: tuple, value: Any) -> bool:
+    try:
+        return bool(value in choices)
+    except Exception:  # arrays have no truth of their own
+        return False
 
 
 def _names_in(value: Any) -> list[str]:

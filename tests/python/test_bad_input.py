@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 import warnings
+import zipfile
 from pathlib import Path
 
 import lockstep
@@ -84,6 +85,7 @@ def test_options(where, use):
         "bad_value", where, "when='sometimes'", "'auto'", "'always'", "'never'"
     )
     Refused(lambda: use(errors=["exact"])).says("bad_value", where, "errors=['exact']", "'late'")
+    Refused(lambda: use(when=torch.ones(2))).says("bad_value", where, "tensor([1., 1.])", "'auto'")
 
 
 def test_environment(monkeypatch):
@@ -433,6 +435,30 @@ def test_unknown_option_before_a_script():
     )
 
 
+def test_an_archive_for_a_script(tmp_path):
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
+        archive.writestr("__main__.py", "print('here')")
+    done = run_python("-m", "lockstep", "app.zip", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == (
+        "lockstep: 'app.zip' holds null bytes: give a script of Python's, no archive"
+    )
+
+
+def test_explain_where_there_is_no_standard_error(tmp_path):
+    (tmp_path / "script.py").write_text("print('here')\n")
+    command = f"{sys.executable} -m lockstep --explain script.py 2>&-"
+    done = subprocess.run(
+        command,
+        shell=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
+    )
+    assert (done.returncode, done.stdout) == (0, "here\n")
+
+
 def test_script_with_a_syntax_error(tmp_path):
     (tmp_path / "bad.py").write_text("x = = 1\n")
     done = run_python("-m", "lockstep", "bad.py", cwd=tmp_path)
@@ -694,7 +720,7 @@ def test_sizes_that_follow_empty_ones_are_learned_once():
 
 SCARCE = """
 import resource
-resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+resource.setrlimit(resource.RLIMIT_AS, (2200 << 20, 2200 << 20))
 import lockstep, torch
 
 torch.set_num_threads(1)
@@ -704,15 +730,15 @@ w, done = torch.full((600, 600), 0.01), torch.zeros(4)
 def step(size):
     for _ in range(10):
         product = w @ w  # computed while Python goes on
-    first = torch.empty(size)
+    first = torch.ones(size)
     try:
-        second = torch.empty(size)
+        second = first * 2
     except RuntimeError as error:
         return "caught " + str("allocate memory" in str(error))
     done.add_(1)
     return first.numel() + second.numel()
 
-print([step(size) for size in (10, 10, 10, 10, 400_000_000, 10)], done.tolist())
+print([step(size) for size in (10, 10, 10, 10, 280_000_000, 10)], done.tolist())
 """
 
 
@@ -720,3 +746,34 @@ print([step(size) for size in (10, 10, 10, 10, 400_000_000, 10)], done.tolist())
 def test_what_was_asked_for_before_counts_where_memory_is_scarce(numerics):
     done = run_code(SCARCE, LOCKSTEP_NUMERICS=numerics)
     assert done.stdout == "[20, 20, 20, 20, 'caught True', 20] [5.0, 5.0, 5.0, 5.0]\n"
+
+
+LATE = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (2200 << 20, 2200 << 20))
+import lockstep, torch
+
+torch.set_num_threads(1)
+held = []
+
+@lockstep.function(when="always", runner="behind")
+def step(size):
+    held.append(torch.full((size,), 1.0))
+    return held[-1] * 2
+
+try:
+    for size in (10, 10, 10, 10, 100_000_000, 100_000_000, 100_000_000, 100_000_000):
+        step(size)
+except RuntimeError as error:
+    print(error)
+held.clear()
+print(step(3).tolist())
+"""
+
+
+def test_a_failure_that_comes_late_names_the_op():
+    said, result = run_code(LATE, LOCKSTEP_NUMERICS="strict").stdout.rsplit("\n", 2)[:2]
+    assert "allocate memory" in said
+    assert "computed by Lockstep after Python had gone on: aten::" in said
+    assert " at <string>:1" in said
+    assert result == "[2.0, 2.0, 2.0]"

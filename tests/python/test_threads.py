@@ -599,7 +599,9 @@ def test_threads_with_small_stacks_run_eagerly(kilobytes):
     found = []
     before = threading.stack_size(kilobytes * 1024)
     try:
-        thread = threading.Thread(target=lambda: found.extend(step(torch.ones(4)) for _ in range(9)))
+        thread = threading.Thread(
+            target=lambda: found.extend(step(torch.ones(4)) for _ in range(9))
+        )
         thread.start()
     finally:
         threading.stack_size(before)

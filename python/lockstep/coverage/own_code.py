@@ -24,8 +24,8 @@ def load_function(name: str) -> Case:
     sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except ImportError as e:
-        raise BadInput(f"cannot import {module_name!r}: {e}") from None
+    except Exception as e:  # whatever the module raises
+        raise BadInput(f"cannot import {module_name!r}: {type(e).__name__}: {e}") from None
     factory = getattr(module, attribute, None)
     if not callable(factory):
         raise BadInput(f"the module {module_name!r} has no function {attribute!r}")

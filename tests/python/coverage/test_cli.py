@@ -44,6 +44,7 @@ BAD = [
     (["--function", "mine"], "takes my_module:make_case"),
     (["--function", "mine:nothing"], "has no function 'nothing'"),
     (["--function", "nothing_here:f"], "cannot import 'nothing_here'"),
+    (["--function", "wrong:f"], "cannot import 'wrong': ZeroDivisionError"),
     (["--function", "mine:number"], "mine:number returned int"),
     (["--function", "mine:broken"], "no data"),
     (["--report", "--out", "nothing"], "there is no journal"),
@@ -54,6 +55,7 @@ BAD = [
 @pytest.mark.parametrize(("arguments", "sentence"), BAD)
 def test_bad_input_gets_one_sentence(arguments, sentence, tmp_path, monkeypatch, capfd):
     (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "wrong.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     said = capfd.readouterr().err
