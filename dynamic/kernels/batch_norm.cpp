@@ -192,7 +192,7 @@ void set_scale(const Extent& e, int64_t c, double squares, const Settings& setti
 void measure_plane(const Extent& e, const float* x, int64_t c, const Settings& settings, Scales* scales) {
   const auto& loops = channel_loops();
   const int64_t step = e.channels * e.pixels;
-  const float about = middle_of(x[c * e.pixels]);
+  const float about = middle_of(x + c * e.pixels, e.pixels);
   double sum = 0, squares = 0;
   for (int64_t n = 0; n < e.samples; ++n) sum += loops.sum(x + c * e.pixels + n * step, e.pixels, about);
   const double exact = about + sum / static_cast<double>(e.count());

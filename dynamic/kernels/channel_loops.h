@@ -12,8 +12,8 @@ namespace lockstep::dynamic {
 struct ChannelLoops {
   bool rounds_once;  // (x - mean) * factor + shift, after the subtraction
   // Values of one channel, one behind the other.
-  double (*sum)(const float* x, int64_t count, float about);            // of x - about
-  double (*squares)(const float* x, int64_t count, float mean);  // of x - mean, each squared
+  double (*sum)(const float* x, int64_t count, float about);     // of x - about
+  double (*squares)(const float* x, int64_t count, float mean);  // of x - mean
   void (*scale)(const float* x, int64_t count, float mean, float factor, float shift, float* y, bool past_cache);
   // Adds g to `sum` and g * (x - mean) to `dot`.
   void (*products)(const float* g, const float* x, int64_t count, float mean, double* sum, double* dot);
@@ -34,8 +34,13 @@ struct ChannelLoops {
 
 const ChannelLoops& channel_loops();
 
-// Means are found from what values are apart from one of them, so that equal ones have no variance.
-inline float middle_of(float first) { return std::isfinite(first) ? first : 0.0f; }
+// Something near the mean, as a rule. Means are found from what values are apart from it, so that equal ones have no variance.
+inline float middle_of(const float* x, int64_t count) {
+  constexpr int64_t kEnough = 256;
+  const int64_t looked_at = std::min(count, kEnough);
+  const auto middle = static_cast<float>(channel_loops().sum(x, looked_at, 0) / static_cast<double>(looked_at));
+  return std::isfinite(middle) ? middle : 0.0f;
+}
 
 // The squares about a mean, of those about what it was rounded to.
 inline double squares_about(double mean, float rounded, double squares, int64_t count) {

@@ -115,10 +115,10 @@ Table find_moments(const Maps& m, const float* x) {
     float *mean = table.row(part, kMean), *squares = table.row(part, kSquares);
     const float* values = x + at;
     if (!m.is_innermost) {
-      const float about = middle_of(*values);
+      const float about = middle_of(values, pixels);
       const double exact = about + loops.sum(values, pixels, about) / static_cast<double>(pixels);
       *mean = static_cast<float>(exact);
-      *table.row(part, kRest) = static_cast<float>(exact - *mean);  // else zero
+      if (std::isfinite(*mean)) *table.row(part, kRest) = static_cast<float>(exact - *mean);  // else zero
       *squares = static_cast<float>(squares_about(exact, *mean, loops.squares(values, pixels, *mean), pixels));
       return;
     }

@@ -120,7 +120,8 @@ TEST(BatchNormRows, HaveInfiniteMeansWherePyTorchHas) {
 TEST(BatchNormPlanes, AreExactFarFromZero) {
   const auto noise = at::randn({2, 3, 64, 64});
   for (const double level : {100.1, 1e5 + .3}) {
-    torch::jit::Stack stack{at::full({2, 3, 64, 64}, level), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), true, 0.1, 1e-5};
+    const auto equal = at::full({2, 3, 64, 64}, level);
+    torch::jit::Stack stack{equal, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), true, 0.1, 1e-5};
     ASSERT_TRUE(try_batch_norm(stack));
     EXPECT_TRUE(stack[0].toTensor().eq(0).all().item<bool>()) << level;
     EXPECT_TRUE(stack[1].toTensor().eq(static_cast<float>(level)).all().item<bool>()) << level;
@@ -131,6 +132,18 @@ TEST(BatchNormPlanes, AreExactFarFromZero) {
     expect_near(stack[1].toTensor(), std::get<1>(exact), 1e-7, "mean");
     expect_near(stack[2].toTensor(), std::get<2>(exact), 1e-6, "inverse deviation");
   }
+}
+
+TEST(BatchNormPlanes, HaveInfiniteMeansWherePyTorchHas) {
+  auto input = at::randn({2, 3, 30, 30});
+  input.select(1, 0).select(0, 0).select(0, 0).fill_(INFINITY);
+  input.select(1, 1).select(0, 1).select(0, 29).fill_(-INFINITY);
+  torch::jit::Stack stack{input, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), true, 0.1, 1e-5};
+  ASSERT_TRUE(try_batch_norm(stack));
+  const auto exact = at::native_batch_norm(input, {}, {}, {}, {}, true, 0.1, 1e-5);
+  EXPECT_TRUE(at::allclose(stack[0].toTensor(), std::get<0>(exact), 1e-5, 1e-6, true));
+  EXPECT_TRUE(at::allclose(stack[1].toTensor(), std::get<1>(exact), 1e-5, 1e-6, true));
+  EXPECT_TRUE(at::allclose(stack[2].toTensor(), std::get<2>(exact), 1e-5, 1e-6, true));
 }
 
 TEST(BatchNormTable, LeavesToPyTorchWhatItDoesNotKnow) {

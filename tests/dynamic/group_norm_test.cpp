@@ -128,7 +128,8 @@ TEST(GroupNormPlanes, AreExactFarFromZero) {
   const auto noise = at::randn({2, 4, 32, 32});
   const int64_t pixels = 32 * 32;
   for (const double level : {100.1, 1e5 + .3}) {
-    torch::jit::Stack stack{at::full({2, 4, 32, 32}, level), at::Tensor(), at::Tensor(), int64_t{2}, int64_t{4}, pixels, int64_t{2}, 1e-5};
+    const auto equal = at::full({2, 4, 32, 32}, level);
+    torch::jit::Stack stack{equal, at::Tensor(), at::Tensor(), int64_t{2}, int64_t{4}, pixels, int64_t{2}, 1e-5};
     ASSERT_TRUE(try_group_norm(stack));
     EXPECT_TRUE(stack[0].toTensor().eq(0).all().item<bool>()) << level;
     const auto apart = noise + level;
