@@ -44,7 +44,8 @@ Chunk parse_chunk(TextCursor& cursor) {
   return chunk;
 }
 
-// Whether all elements lie in the storage. Kernels go where a layout says.
+// Whether all elements lie in the storage: kernels go where a layout says. Layout::end_bytes() holds for layouts of tensors;
+// here numbers may be anything.
 bool is_within_storage(const graph::Layout& layout) {
   auto last = static_cast<double>(layout.offset);
   for (size_t dim = 0; dim < layout.sizes.size(); ++dim) {

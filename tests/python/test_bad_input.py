@@ -718,12 +718,15 @@ def test_sizes_that_follow_empty_ones_are_learned_once():
     assert lockstep.stats(step)["waits"] - before <= calls  # one at the end of each
 
 
-SCARCE = """
+LITTLE_MEMORY = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (2200 << 20, 2200 << 20))
 import lockstep, torch
 
 torch.set_num_threads(1)
+"""
+
+SCARCE = """
 w, done = torch.full((600, 600), 0.01), torch.zeros(4)
 
 @lockstep.function(when="always")
@@ -744,16 +747,11 @@ print([step(size) for size in (10, 10, 10, 10, 280_000_000, 10)], done.tolist())
 
 @pytest.mark.parametrize("numerics", ["strict", "default"])
 def test_what_was_asked_for_before_counts_where_memory_is_scarce(numerics):
-    done = run_code(SCARCE, LOCKSTEP_NUMERICS=numerics)
+    done = run_code(LITTLE_MEMORY + SCARCE, LOCKSTEP_NUMERICS=numerics)
     assert done.stdout == "[20, 20, 20, 20, 'caught True', 20] [5.0, 5.0, 5.0, 5.0]\n"
 
 
 LATE = """
-import resource
-resource.setrlimit(resource.RLIMIT_AS, (2200 << 20, 2200 << 20))
-import lockstep, torch
-
-torch.set_num_threads(1)
 held = []
 
 @lockstep.function(when="always", runner="behind")
@@ -772,7 +770,8 @@ print(step(3).tolist())
 
 
 def test_a_failure_that_comes_late_names_the_op():
-    said, result = run_code(LATE, LOCKSTEP_NUMERICS="strict").stdout.rsplit("\n", 2)[:2]
+    done = run_code(LITTLE_MEMORY + LATE, LOCKSTEP_NUMERICS="strict")
+    said, result = done.stdout.rsplit("\n", 2)[:2]
     assert "allocate memory" in said
     assert "computed by Lockstep after Python had gone on: aten::" in said
     assert " at <string>:1" in said
