@@ -154,9 +154,6 @@ std::vector<float> middles_of_first_rows(const Extent& e, const float* x) {
   return middles;
 }
 
-// Of what the variance is a difference of: at most so many times the variance. Else two bits and more are lost.
-constexpr double kLostAtMost = 3;
-
 // Mean and squares of what is apart from it, by channel. Reads x once, and again where the first rows were far from the rest.
 std::vector<double> measure_rows(const Extent& e, const float* x, std::vector<float>* mean) {
   const auto& loops = channel_loops();
@@ -166,14 +163,14 @@ std::vector<double> measure_rows(const Extent& e, const float* x, std::vector<fl
     loops.column_moments(x + at, count, width, about.data(), into, into + width);
   });
   std::vector<double> squares(e.channels);
-  bool is_near = true;
+  bool all_near = true;
   for (int64_t c = 0; c < e.channels; ++c) {
     const double apart = moments[c] / static_cast<double>(e.count()), lost = moments[c] * apart;
     (*mean)[c] = static_cast<float>(middles[c] + apart);
     squares[c] = moments[e.channels + c] - lost;
-    is_near &= !(lost > kLostAtMost * squares[c]);
+    all_near &= is_near(lost, squares[c]);
   }
-  if (is_near) return squares;
+  if (all_near) return squares;
   const auto centre = rows.spread(*mean);
   return column_totals(e, 1, [&](int64_t at, int64_t count, int64_t width, float* into) {
     loops.column_squares(x + at, count, width, centre.data(), into);
@@ -194,11 +191,16 @@ void measure_plane(const Extent& e, const float* x, int64_t c, const Settings& s
   const int64_t step = e.channels * e.pixels;
   const float about = middle_of(x + c * e.pixels, e.pixels);
   double sum = 0, squares = 0;
-  for (int64_t n = 0; n < e.samples; ++n) sum += loops.sum(x + c * e.pixels + n * step, e.pixels, about);
-  const double exact = about + sum / static_cast<double>(e.count());
+  for (int64_t n = 0; n < e.samples; ++n) loops.moments(x + c * e.pixels + n * step, e.pixels, about, &sum, &squares);
+  const double apart = sum / static_cast<double>(e.count()), exact = about + apart, lost = sum * apart;
   const auto mean = scales->mean[c] = static_cast<float>(exact);
-  for (int64_t n = 0; n < e.samples; ++n) squares += loops.squares(x + c * e.pixels + n * step, e.pixels, mean);
-  set_scale(e, c, squares_about(exact, mean, squares, e.count()), settings, scales);
+  squares -= lost;
+  if (!is_near(lost, squares)) {
+    squares = 0;
+    for (int64_t n = 0; n < e.samples; ++n) squares += loops.squares(x + c * e.pixels + n * step, e.pixels, mean);
+    squares = squares_about(exact, mean, squares, e.count());
+  }
+  set_scale(e, c, squares, settings, scales);
 }
 
 void scale_plane(const Extent& e, const float* x, int64_t c, const Scales& scales, float* y) {

@@ -14,6 +14,8 @@ struct ChannelLoops {
   // Values of one channel, one behind the other.
   double (*sum)(const float* x, int64_t count, float about);     // of x - about
   double (*squares)(const float* x, int64_t count, float mean);  // of x - mean
+  // Adds both to what is there.
+  void (*moments)(const float* x, int64_t count, float about, double* sum, double* squares);
   void (*scale)(const float* x, int64_t count, float mean, float factor, float shift, float* y, bool past_cache);
   // Adds g to `sum` and g * (x - mean) to `dot`.
   void (*products)(const float* g, const float* x, int64_t count, float mean, double* sum, double* dot);
@@ -40,6 +42,12 @@ inline float middle_of(const float* x, int64_t count) {
   const int64_t looked_at = std::min(count, kEnough);
   const auto middle = static_cast<float>(channel_loops().sum(x, looked_at, 0) / static_cast<double>(looked_at));
   return std::isfinite(middle) ? middle : 0.0f;
+}
+
+// Whether the squares about something tell those about the mean, which lack `lost`. Else two bits and more are gone.
+inline bool is_near(double lost, double squares) {
+  constexpr double kLostAtMost = 3;  // times the squares
+  return !(lost > kLostAtMost * squares);
 }
 
 // The squares about a mean, of those about what it was rounded to.

@@ -90,6 +90,25 @@ static double squares(const float* x, int64_t count, float mean) {
   return total;
 }
 
+static void moments(const float* x, int64_t count, float about, double* sum, double* squares) {
+  double totals[2] = {};
+  const Floats abouts = spread(about);
+  sum_up<2>(
+      count, totals,
+      [x, abouts](Floats* sums, int64_t i) {
+        const Floats apart = load(x + i) - abouts;
+        sums[0] += apart;
+        sums[1] += apart * apart;
+      },
+      [&](int64_t i) {
+        const float apart = x[i] - about;
+        totals[0] += apart;
+        totals[1] += apart * apart;
+      });
+  *sum += totals[0];
+  *squares += totals[1];
+}
+
 static void scale(const float* x, int64_t count, float mean, float factor, float shift, float* y, bool past_cache) {
   write_all(
       y, count, past_cache, [=](int64_t i) { return (x[i] - mean) * factor + shift; },
@@ -178,5 +197,5 @@ static void column_gradient(const float* g, const float* x, int64_t rows, int64_
 
 constexpr bool kRoundsOnce = LOCKSTEP_LANES > 4;  // with AVX2 comes FMA: the compiler contracts a * b + c
 
-constexpr ChannelLoops kLoops{kRoundsOnce,   &sum,         &squares,        &scale,          &products,     &gradient,       &column_sums,
-                              &column_squares, &column_moments, &column_scale, &column_products, &column_gradient};
+constexpr ChannelLoops kLoops{kRoundsOnce, &sum,         &squares,        &moments,        &scale,        &products,       &gradient,
+                              &column_sums, &column_squares, &column_moments, &column_scale, &column_products, &column_gradient};

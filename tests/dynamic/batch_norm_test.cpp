@@ -139,6 +139,19 @@ TEST(BatchNormPlanes, AreExactFarFromZero) {
   }
 }
 
+// Squares are taken about the mean of the first values, and once more where that is not near all.
+TEST(BatchNormPlanes, AreExactWhereTheFirstValuesAreFarFromTheRest) {
+  auto input = at::randn({8, 2, 320, 320}) * 0.01 + 100;
+  input.select(0, 0).select(1, 0).zero_();
+  for (const auto& planes : {input, input.narrow(2, 8, 32), at::randn({5, 2, 3, 3}) * 1e-3 - 1}) {
+    torch::jit::Stack stack{planes.contiguous(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), true, 0.1, 1e-9};
+    ASSERT_TRUE(try_batch_norm(stack));
+    const auto exact = at::native_batch_norm(exactly(planes), {}, {}, {}, {}, true, 0.1, 1e-9);
+    expect_near(stack[1].toTensor(), std::get<1>(exact), 1e-7, "mean");
+    expect_near(stack[2].toTensor(), std::get<2>(exact), 2e-6, "inverse deviation");
+  }
+}
+
 TEST(BatchNormPlanes, HaveInfiniteMeansWherePyTorchHas) {
   auto input = at::randn({2, 3, 30, 30});
   input.select(1, 0).select(0, 0).select(0, 0).fill_(INFINITY);

@@ -140,6 +140,17 @@ TEST(GroupNormPlanes, AreExactFarFromZero) {
   }
 }
 
+// Squares are taken about the mean of the first values, and once more where that is not near all.
+TEST(GroupNormPlanes, AreExactWhereTheFirstValuesAreFarFromTheRest) {
+  auto input = at::randn({1, 2, 1024, 1024}) * 0.01 + 100;
+  input.select(2, 0).narrow(2, 0, 256).zero_();
+  const int64_t pixels = 1024 * 1024;
+  torch::jit::Stack stack{input, at::Tensor(), at::Tensor(), int64_t{1}, int64_t{2}, pixels, int64_t{1}, 1e-9};
+  ASSERT_TRUE(try_group_norm(stack));
+  const auto exact = at::native_group_norm(exactly(input), {}, {}, 1, 2, pixels, 1, 1e-9);
+  expect_near(stack[2].toTensor(), std::get<2>(exact), 5e-7, "inverse deviation");
+}
+
 TEST(GroupNormTable, LeavesToPyTorchWhatItDoesNotKnow) {
   const auto x = at::randn({2, 4, 3, 3});
   const auto refuses = [](const at::Tensor& input, const at::Tensor& weight, int64_t groups, bool in_any_order) {
