@@ -22,8 +22,10 @@ void bind_recording(py::module_& m) {
       .def_property_readonly("opaque_count", &CallRecorder::opaque_count)
       .def_property_readonly("feed_count", &CallRecorder::feed_count)
       .def_property_readonly("refeed_count", &CallRecorder::refeed_count);
-  m.def("record_next", [](Function& f, std::shared_ptr<CallRecorder> recorder) {
+  m.def("record_next", [](Function& f, std::shared_ptr<CallRecorder> recorder) {  // false: another one waits already
+    if (recorder && f.next_recorder) return false;
     f.next_recorder = std::move(recorder);
+    return true;
   });
   m.def("graph_text", [](Function& f) {
     refuse_elsewhere(f, "lockstep.graph_text");

@@ -179,7 +179,8 @@ class memory:
             ylabel="live memory (MiB)",
         )
         axes.margins(x=0)
-        axes.legend(loc="upper left", reverse=True)
+        if shown:
+            axes.legend(loc="upper left", reverse=True)
         figure.savefig(path)
 
     def _sampled(self, role: str, times: list[float]) -> list[int]:

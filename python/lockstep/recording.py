@@ -45,8 +45,8 @@ def record_call(fn, folder):
 
     Raises:
         Error: for something that is not decorated, a folder that cannot be written (at the end of
-            the block, where that shows then: the call itself has its result), or a block without
-            such a call.
+            the block, where that shows then: the call itself has its result), a block inside of
+            another one that waits for the same call, or a block without such a call.
     """
     core = core_of(fn, "lockstep.record_call")
     try:
@@ -54,7 +54,9 @@ def record_call(fn, folder):
         recorder = _C.CallRecorder(os.fspath(folder))
     except (OSError, RuntimeError) as error:
         raise _not_written(error) from None
-    _C.record_next(core, recorder)
+    if not _C.record_next(core, recorder):
+        message = "another lockstep.record_call waits for the next call of this function: close it"
+        raise Error("recording_open", "lockstep.record_call", message)
     try:
         yield recorder
     finally:

@@ -176,6 +176,16 @@ def test_a_plot(tmp_path):
     assert "peak" in (tmp_path / "memory.svg").read_text()
 
 
+def test_a_plot_of_nothing_warns_of_nothing(tmp_path, recwarn):
+    pytest.importorskip("matplotlib")
+    with lockstep.memory(lockstep.function(lambda: None)) as m:
+        pass
+    m.blocks.clear()  # what the process had before
+    m.plot(tmp_path / "memory.png")
+    assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
+    assert not recwarn.list
+
+
 def test_no_one_sees_the_memory_by_it():
     """Looking at addresses does not make the step wait for ever after."""
     step, _, _ = make_step()

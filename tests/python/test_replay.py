@@ -285,6 +285,25 @@ def test_a_call_has_its_result_where_it_cannot_be_written(tmp_path):
     assert step(torch.ones(3)).tolist() == [2, 2, 2]
 
 
+def test_one_call_has_one_recorder(tmp_path):
+    @lockstep.function(when="always")
+    def step(x):
+        return x + 1
+
+    with lockstep.record_call(step, tmp_path / "outer") as outer:
+        with (
+            pytest.raises(lockstep.Error, match="waits for the next call"),
+            lockstep.record_call(step, tmp_path / "inner"),
+        ):
+            pass
+        step(torch.ones(3))
+        with lockstep.record_call(step, tmp_path / "later") as later:  # the outer one has its call
+            step(torch.ones(3))
+    assert outer.is_done and later.is_done
+    for name in ("outer", "later"):
+        assert run_replay(tmp_path / name).returncode == 0
+
+
 def test_a_block_without_a_call_leaves_what_was_recorded(tmp_path):
     @lockstep.function(when="always")
     def step(x):
