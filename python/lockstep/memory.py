@@ -9,7 +9,7 @@ import torch
 
 from lockstep._check import load_library
 from lockstep.errors import Error
-from lockstep.function import core_of
+from lockstep.measured_block import MeasuredBlock
 from lockstep.places import shorten, split_place
 
 _C = load_library()
@@ -20,7 +20,6 @@ _OPTIMIZER_CALLS = (
     "patch_track_step_called.",
 )  # what `optimizer.step` is called inside
 _SHOWN_ROWS = 20
-_open = threading.Lock()  # the log is one for the process
 
 
 class Block(NamedTuple):
@@ -43,7 +42,7 @@ class Block(NamedTuple):
     where: str
 
 
-class memory:
+class memory(MeasuredBlock):
     """Records what the memory of a function's calls is for while the `with` block runs.
 
         with lockstep.memory(step) as m:
@@ -69,31 +68,27 @@ class memory:
         Error: where `fn` is none of these, or where another `lockstep.memory` is open.
     """
 
+    _tool = "lockstep.memory"
+    _kind = "memory_open"
+    _is_open = "another lockstep.memory is open: close it first, since there is one log"
+    _open = threading.Lock()
+
     def __init__(self, fn):
-        self._core = core_of(fn, "lockstep.memory")
-        self.name = self._core.name or type(fn).__name__
+        super().__init__(fn)
         self.blocks: list[Block] = []
-        self.seconds = self._end = 0.0
+        self.seconds = self._last = 0.0
         self.dropped = 0
 
-    def __enter__(self):
-        if not _open.acquire(blocking=False):
-            message = "another lockstep.memory is open: close it first, since there is one log"
-            raise Error("memory_open", "lockstep.memory", message)
-        try:
-            self._before = _known_memory()
-            _C.start_memory_log()
-        except BaseException:
-            _open.release()
-            raise
-        return self
+    def _begin(self):
+        self._before = _known_memory()
+        _C.start_memory_log()
 
-    def __exit__(self, kind, error, traceback):
-        try:
-            records, end, self.dropped = _C.stop_memory_log(self._core)
-        finally:
-            _open.release()
-        self._end = end
+    def _end(self):
+        return _C.stop_memory_log(self._core)
+
+    def _keep(self, records, end, dropped):
+        self.dropped = dropped
+        self._last = end
         self.seconds = end / 1e6
         self.blocks = _blocks(records, end, self._before, _known_memory())
         del self._before
@@ -109,7 +104,7 @@ class memory:
         for block in self.blocks:
             if role in (None, block.role):
                 steps[block.begin] = steps.get(block.begin, 0) + block.bytes
-                if block.end < self._end:
+                if block.end < self._last:
                     steps[block.end] = steps.get(block.end, 0) - block.bytes
         times, live, now = sorted(steps), [], 0
         for time in times:
@@ -165,7 +160,7 @@ class memory:
         except ImportError as error:
             message = "matplotlib is not installed: pip install matplotlib"
             raise Error("missing_package", "lockstep.memory", message) from error
-        times = [*self.curve()[0], self._end]
+        times = [*self.curve()[0], self._last]
         shown = [role for role in ROLES if any(block.role == role for block in self.blocks)]
         figure = Figure(figsize=(10, 5), layout="constrained")
         axes = figure.subplots()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from lockstep._check import load_library
 from lockstep.errors import Error
-from lockstep.function import core_of
+from lockstep.measured_block import MeasuredBlock
 from lockstep.places import shorten, split_place
 
 _C = load_library()
@@ -18,7 +18,6 @@ _ASKED = ("ask", "fetch")
 _COMPUTED = ("kernel", "native", "member")  # a group is its members
 _TOP = ("call", "eager call", *_ASKED)  # kinds that only the leading thread has
 _SHOWN_ROWS = 25
-_open = threading.Lock()  # the timeline is one for the process
 
 
 class Span(NamedTuple):
@@ -44,7 +43,7 @@ class Span(NamedTuple):
     where: str
 
 
-class profile:
+class profile(MeasuredBlock):
     """Records what the calls of a function do while the `with` block runs.
 
         with lockstep.profile(step) as p:
@@ -67,28 +66,24 @@ class profile:
         Error: where `fn` is none of these, or where another profile is open.
     """
 
+    _tool = "lockstep.profile"
+    _kind = "profile_open"
+    _is_open = "another profile is open: close it first, since there is one timeline"
+    _open = threading.Lock()
+
     def __init__(self, fn):
-        self._core = core_of(fn, "lockstep.profile")
-        self.name = self._core.name or type(fn).__name__
+        super().__init__(fn)
         self.spans: list[Span] = []
         self.dropped = 0
 
-    def __enter__(self):
-        if not _open.acquire(blocking=False):
-            message = "another profile is open: close it first, since there is one timeline"
-            raise Error("profile_open", "lockstep.profile", message)
-        try:
-            _C.start_timeline()
-        except BaseException:
-            _open.release()
-            raise
-        return self
+    def _begin(self):
+        _C.start_timeline()
 
-    def __exit__(self, kind, error, traceback):
-        try:
-            spans, threads, self.dropped = _C.stop_timeline(self._core)
-        finally:
-            _open.release()
+    def _end(self):
+        return _C.stop_timeline(self._core)
+
+    def _keep(self, spans, threads, dropped):
+        self.dropped = dropped
         leading = {span[0] for span in spans if span[1] in _TOP}
         names = [
             "leading thread" if number in leading else name for number, name in enumerate(threads)
