@@ -55,6 +55,8 @@ bool GraphRunner::try_start() {
   if (thread_.joinable()) return true;
   if (are_refused) return false;
   channel_.restart();
+  applied_threads_ = 0;
+  has_spread_team_ = false;
   const bool had_stopped = has_stopped_.exchange(false);
   try {
     thread_ = std::thread([this] { loop(); });
@@ -275,7 +277,7 @@ void GraphRunner::loop() {
   const dynamic::BoardScope shared(&board_);
   for (;;) {
     if (!idle_.wait([this] { return channel_.has_work(); })) {
-      if (channel_.is_stopped()) return;
+      if (channel_.is_stopped()) break;
       const bool has_team = has_team_.load(std::memory_order_relaxed);
       channel_.wait_for_work(has_team ? kUntilRest : kIdle);
       if (has_team && !channel_.has_work()) {  // nothing for so long, or other threads want the cores
@@ -297,8 +299,9 @@ void GraphRunner::loop() {
     }
     board_.set_on(is_helped());
     run_front();
-    if (channel_.is_done(last_.load(std::memory_order_relaxed))) return;  // another thread may go on asking
+    if (channel_.is_done(last_.load(std::memory_order_relaxed))) break;  // another thread may go on asking
   }
+  if (has_team_.exchange(false)) dynamic::release_thread_team();
 }
 
 }  // namespace lockstep::coexec

@@ -29,6 +29,7 @@ constexpr size_t kInPlaceWindow = 40;        // events that the leader leaves to
 constexpr size_t kInPlaceRest = 8;           // of them, those that stay: what it asked for last, it still holds
 constexpr size_t kMaxSignatures = 1 << 18;   // remembered by the process
 constexpr double kNotablePart = 0.03;        // of a time, of what will not come again
+constexpr int64_t kRestingRunners = 2;       // threads that stay for whoever borrows a session next
 const AdaptiveSpin kBrief(5e-6, 5e-6);
 constexpr uint64_t kEventsOfALook = 1 << 12;  // in a call that goes on: so often WorkerHabit hears of it
 
@@ -58,8 +59,19 @@ struct Borrowed {
   Session* session = nullptr;
   ~Borrowed() {
     if (!session || session->is_active()) return;  // what nobody has closed is nobody else's
-    std::lock_guard lock(sessions().mutex);
-    sessions().free.push_back(session);
+    auto& known = sessions();
+    std::unique_lock lock(known.mutex);
+    const auto resting = std::count_if(known.free.begin(), known.free.end(), [](Session* other) {
+      return other->runner().is_running();
+    });
+    if (resting < kRestingRunners) {
+      known.free.push_back(session);
+      return;
+    }
+    lock.unlock();
+    session->runner().stop();
+    lock.lock();
+    known.free.insert(known.free.begin(), session);  // the others are borrowed first
   }
 };
 thread_local Borrowed t_session;

@@ -2,7 +2,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -237,6 +239,39 @@ TEST(Doors, ThreadsShareTensors) {
       });
     for (auto& thread : threads) thread.join();
     ASSERT_EQ(wrong.load(), 0);
+  }
+}
+
+// As many calls at once as there are threads; afterwards most of their runners are in nobody's way.
+TEST(Doors, RunnersEndWithTheThreadsThatHadThem) {
+  constexpr int kThreads = 6, kStaying = 2;
+  const auto running = [] {
+    const auto all = Session::all();
+    return std::count_if(all.begin(), all.end(), [](Session* session) { return session->runner().is_running(); });
+  };
+  support::session();
+  for (int round = 0; round < 3; ++round) {
+    std::atomic<int> right{0};
+    std::barrier all_begin(kThreads);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+      threads.emplace_back([&, t] {
+        Function function;
+        all_begin.arrive_and_wait();
+        for (int call = 0; call < 5; ++call) {
+          at::Tensor sum;
+          run(function, [&] {
+            at_line(1);
+            sum = at::full({1024}, t).add(1);
+          });
+          right += at::equal(sum, at::full({1024}, t + 1.0));
+        }
+        EXPECT_TRUE(support::session().runner().is_running());
+        all_begin.arrive_and_wait();
+      });
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(right.load(), 5 * kThreads);
+    EXPECT_LE(running(), 1 + kStaying) << "this thread's and those";
   }
 }
 
