@@ -18,7 +18,7 @@ struct KernelSpec;
 
 enum class SpanKind : uint8_t {
   kCall,     // of a decorated function
-  kEagerCall,  // of one, as auto chose
+  kEagerCall,  // of one, as auto chose or somebody said
   kAsk,      // an op from entry into the hook to its return
   kFetch,    // the same of an op that gives Python a value
   kNative,   // a kernel that runs within the hook, where Python asked for it

@@ -188,7 +188,9 @@ PyObject* run(const py::object& self, Callable& callable, PyObject* fn, PyObject
   auto& core = *kept;
   const auto run_eagerly = [&](std::optional<graph::Reason> reason) {
     core.counters.calls++;
-    if (reason) core.counters.reasons[static_cast<int>(*reason)]++;
+    if (!reason) return PyObject_Call(fn, args, kwargs);
+    core.counters.reasons[static_cast<int>(*reason)]++;
+    const dynamic::SpanScope span(dynamic::SpanKind::kEagerCall, core.graph.entry());
     return PyObject_Call(fn, args, kwargs);
   };
   if (Session::active_on_this_thread()) return run_eagerly(std::nullopt);  // part of the outer call

@@ -217,6 +217,11 @@ collections.abc.Generator.register(_Generator)
 collections.abc.Coroutine.register(_Coroutine)
 
 
+def _shown(thing) -> str:
+    text = reprlib.repr(thing)
+    return "this" if "\n" in text else text
+
+
 def _check_target(fn) -> None:
     if inspect.isclass(fn):
         raise Error(
@@ -229,7 +234,7 @@ def _check_target(fn) -> None:
         raise Error(
             "not_callable",
             "lockstep.function",
-            f"{reprlib.repr(fn).partition(chr(10))[0]} is a {type(fn).__name__}, not a callable: "
+            f"{_shown(fn)} is a {type(fn).__name__}, not a callable: "
             "decorate a function, a method or an nn.Module",
         )
 

@@ -114,7 +114,9 @@ def check_knobs(where: str, knobs: dict) -> dict:
     for name, value in knobs.items():
         if name not in KNOBS:
             near = difflib.get_close_matches(str(name), KNOBS, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            option = _option_with(str(name))
+            meant = repr(near[0]) if near else f"{option}={name!r}"
+            hint = f"did you mean {meant}? " if near or option else ""
             message = f"no option {name!r}: {hint}there are {', '.join(KNOBS)}"
             raise Error("unknown_option", where, message)
         knob = KNOBS[name]
@@ -126,6 +128,11 @@ def check_knobs(where: str, knobs: dict) -> dict:
             message = f"{name}={value!r} cannot be: use {number} of {allowed}"
             raise Error("bad_value", where, message)
     return knobs
+
+
+def _option_with(value: str) -> str | None:
+    """The first option that can be this."""
+    return next((name for name, knob in KNOBS.items() if value in knob.choices), None)
 
 
 def _is_one_of(choices: tuple, value: Any) -> bool:
@@ -223,8 +230,10 @@ def warn_of_misspelt_names() -> None:
         if name == variable or name in known:
             continue
         near = difflib.get_close_matches(name.upper(), known, 1)
-        if near:
-            message = f"{variable} is not read by Lockstep: did you mean LOCKSTEP_{near[0]}?"
+        option = _option_with(name.lower())
+        if near or option:
+            meant = near[0] if near else f"{option.upper()}={name.lower()}"
+            message = f"{variable} is not read by Lockstep: did you mean LOCKSTEP_{meant}?"
             warnings.warn(message, stacklevel=3)  # the line that imports
 
 

@@ -10,6 +10,9 @@ from lockstep.knobs import is_disabled
 _C = load_library()
 
 
+_USE = "use it as `with lockstep.session():`; to decorate a function, there is `lockstep.function`"
+
+
 class session:
     """Runs the body of the `with` block in lockstep, without a barrier until its end.
 
@@ -27,11 +30,7 @@ class session:
 
     def __init__(self, *unexpected, **options):
         if unexpected:
-            message = (
-                "takes only options: use it as `with lockstep.session():`; "
-                "to decorate a function, there is `lockstep.function`"
-            )
-            raise Error("unknown_option", "lockstep.session", message)
+            raise Error("unknown_option", "lockstep.session", f"takes only options: {_USE}")
         self._options = knobs.check_knobs("lockstep.session", options)
         self.core = _C.Function()
         self.core.name = "session"
@@ -39,6 +38,9 @@ class session:
         self._is_open = False
         self._runs = False
         self._thread = None
+
+    def __call__(self, *args, **kwargs):
+        raise Error("not_callable", "lockstep.session", f"is no decorator: {_USE}")
 
     def __enter__(self):
         if not self._claim.acquire(blocking=False):

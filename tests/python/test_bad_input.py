@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import reprlib
 import subprocess
 import sys
 import threading
@@ -81,6 +82,9 @@ def test_options(where, use):
         "unknown_option", where, "no option 'numeric'", "did you mean 'numerics'?", "when"
     )
     Refused(lambda: use(zzz=1)).says("unknown_option", where, "no option 'zzz'", "numerics")
+    Refused(lambda: use(strict=True)).says(
+        "unknown_option", where, "no option 'strict'", "did you mean numerics='strict'?"
+    )
     Refused(lambda: use(when="sometimes")).says(
         "bad_value", where, "when='sometimes'", "'auto'", "'always'", "'never'"
     )
@@ -156,6 +160,9 @@ def test_unnamed_options():
     Refused(lambda: lockstep.session(plain)).says(
         "unknown_option", "lockstep.session", "takes only options"
     )
+    Refused(lambda: lockstep.session(when="always")(plain)).says(
+        "not_callable", "lockstep.session", "is no decorator", "there is `lockstep.function`"
+    )
 
 
 def names_in_the_environment(monkeypatch, *names):
@@ -173,6 +180,7 @@ def names_in_the_environment(monkeypatch, *names):
     [
         ("WEN", "WHEN"), ("When", "WHEN"), ("NUMERIC", "NUMERICS"), ("ERROR", "ERRORS"),
         ("RUNNERS", "RUNNER"), ("LOGS", "LOG"), ("DISABLED", "DISABLE"),
+        ("STRICT", "NUMERICS=strict"), ("NEVER", "WHEN=never"),
     ],
 )  # fmt: skip
 def test_misspelt_environment(monkeypatch, name, meant):
@@ -237,7 +245,7 @@ def test_things_that_cannot_be_called(thing):
     Refused(lambda: lockstep.function(thing)).says(
         "not_callable",
         "lockstep.function",
-        f"is a {type(thing).__name__}, not a callable",
+        f"{'this' if thing is LONG else reprlib.repr(thing)} is a {type(thing).__name__}, not a",
         "decorate a function, a method or an nn.Module",
     )
     Refused(lambda: lockstep.function(when="always")(thing)).says(

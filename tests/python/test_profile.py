@@ -83,7 +83,7 @@ def test_rows_add_up():
     assert product["asked"] == product["kernels"] == 6
     leading = sum(s.duration for s in p.spans if s.kind == "call") / 1e3
     parts = ("call", "ask", "fetch", "native", "wait")
-    assert sum(p.totals()[kind] for kind in parts) == pytest.approx(leading, rel=1e-3)
+    assert sum(p.totals().get(kind, 0.0) for kind in parts) == pytest.approx(leading, rel=1e-3)
 
 
 def test_groups_and_their_members(tmp_path, monkeypatch):
@@ -161,6 +161,15 @@ def test_bad_input(tmp_path):
         p.save(tmp_path / "step.txt")
     assert str(p).startswith(f"{p.name}: 0 calls")
     p.save(tmp_path / "empty.html")
+
+
+def test_calls_that_are_switched_off():
+    step = make_step(when="never")
+    with lockstep.profile(step) as p:
+        for _ in range(3):
+            step(torch.randn(4, 16))
+    assert count(p, "eager call") == 3 and len(p.spans) == 3
+    assert "3 calls (3 eager)" in str(p)
 
 
 def test_an_error_closes_it():
