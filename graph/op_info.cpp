@@ -139,12 +139,10 @@ struct Registry {
   std::mutex mutex;
   std::deque<OpInfo> infos;  // addresses stay
   std::unordered_map<const void*, const OpInfo*> by_schema;
+  std::unique_ptr<c10::RegistrationHandleRAII> listening;
 };
 
-Registry& registry() {
-  static auto* instance = new Registry;  // outlives static destruction: threads may still look things up
-  return *instance;
-}
+Registry& registry();
 
 class ForgetsOps : public c10::OpRegistrationListener {
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
@@ -154,6 +152,16 @@ class ForgetsOps : public c10::OpRegistrationListener {
     if (known.by_schema.erase(&op.operator_name())) op_epoch.fetch_add(1, std::memory_order_relaxed);
   }
 };
+
+Registry& registry() {
+  static auto* instance = [] {  // outlives static destruction: threads may still look things up, and libraries go
+    auto* made = new Registry;
+    made->listening = std::make_unique<c10::RegistrationHandleRAII>(
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<ForgetsOps>()));
+    return made;
+  }();
+  return *instance;
+}
 
 struct CacheLine {
   const void* schema = nullptr;
@@ -172,9 +180,6 @@ const OpInfo& op_info(const c10::OperatorHandle& op) {
   auto& line = cache[(reinterpret_cast<uintptr_t>(schema) >> 4) % kLines];
   const uint32_t epoch = op_epoch.load(std::memory_order_relaxed);
   if (line.schema == schema && line.epoch == epoch) return *line.info;
-  // Never taken off again: at exit libraries go after what is static here.
-  [[maybe_unused]] static const auto* listening = new c10::RegistrationHandleRAII(
-      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<ForgetsOps>()));
   auto& known = registry();
   std::lock_guard lock(known.mutex);
   auto found = known.by_schema.find(schema);

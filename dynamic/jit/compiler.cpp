@@ -9,7 +9,7 @@
 namespace lockstep::dynamic::jit {
 namespace {
 
-constexpr int kCompilerVersion = 14;  // to be raised with every change of the code that is generated
+constexpr int kCompilerVersion = 15;  // to be raised with every change of the code that is generated
 
 CompileResult link(const KernelSpec& spec, LoopPlan plan, const std::string& object) {
   CompileResult result;

@@ -185,6 +185,99 @@ Value* emit_expm1(FloatCode& f, Value* x) {
   return f.copysign(b.CreateSelect(is_near, near, b.CreateFAdd(half, half)), x);
 }
 
+// What was rounded, and what that lacks.
+struct Sum {
+  Value *sum, *lacks;
+};
+Sum add(FloatCode& f, Value* x, Value* y) {
+  auto& b = f.b;
+  Value* sum = b.CreateFAdd(x, y);
+  Value* added = b.CreateFSub(sum, x);
+  return {sum, b.CreateFAdd(b.CreateFSub(x, b.CreateFSub(sum, added)), b.CreateFSub(y, added))};
+}
+Sum multiply(FloatCode& f, Value* x, Value* y) {
+  Value* product = f.b.CreateFMul(x, y);
+  return {product, f.fma(x, y, f.b.CreateFNeg(product))};
+}
+
+// Quarters of a turn that x is nearest to: their count in the last bits of `count`, what is left, and what that lacks. Up to
+// kMostTurned the first difference is exact.
+struct Turned {
+  Value *count, *rest, *lacks;
+};
+Turned count_quarters(FloatCode& f, Value* x) {
+  auto& b = f.b;
+  constexpr double kFirst = 1.5707963705062866, kSecond = -4.371138828673793e-08, kThird = -1.7151245100058819e-15;
+  Value* shifted = f.fma(x, f.number(M_2_PI), f.number(kWhole));
+  Value* n = b.CreateFSub(shifted, f.number(kWhole));
+  const Sum product = multiply(f, n, f.number(-kSecond)), sum = add(f, f.fma(n, f.number(-kFirst), x), product.sum);
+  return {bits_of(f, shifted), sum.sum, f.fma(n, f.number(-kThird), b.CreateFAdd(sum.lacks, product.lacks))};
+}
+
+// r + r^3 P(r^2), and 1 - r^2 / 2 + r^4 P(r^2) with what each difference lacks; one of them, with a sign.
+Value* emit_sine_or_cosine(FloatCode& f, Value* x, bool is_cosine) {
+  auto& b = f.b;
+  constexpr double kSine[] = {-0.16666654573138567, 0.008332158409802067, -0.0001951495764785276};
+  constexpr double kCosine[] = {0.041666645618802955, -0.001388731306287604, 2.4432785110479137e-05};
+  auto whole = [&](uint32_t value) { return llvm::ConstantInt::get(whole_numbers(f), value); };
+  const auto [count, r, lacks] = count_quarters(f, x);
+  Value *square = b.CreateFMul(r, r), *fourth = b.CreateFMul(square, square);
+  Value* sine = b.CreateFAdd(r, f.fma(b.CreateFMul(r, square), in_pairs(f, square, fourth, kSine), lacks));
+  Value* half = b.CreateFMul(square, f.number(0.5));
+  Value* near = b.CreateFSub(f.number(1), half);
+  Value* rest = b.CreateFSub(b.CreateFSub(f.number(1), near), half);
+  rest = f.fma(f.fma(r, r, b.CreateFNeg(square)), f.number(-0.5), rest);
+  rest = f.fma(r, b.CreateFNeg(lacks), rest);
+  Value* cosine = b.CreateFAdd(near, f.fma(fourth, in_pairs(f, square, fourth, kCosine), rest));
+  Value* turns = is_cosine ? b.CreateAdd(count, whole(1)) : count;
+  Value* is_odd = b.CreateICmpNE(b.CreateAnd(turns, whole(1)), whole(0));
+  Value* sign = b.CreateAnd(b.CreateShl(turns, whole(30)), whole(1u << 31));
+  Value* value = b.CreateBitCast(b.CreateXor(bits_of(f, b.CreateSelect(is_odd, cosine, sine)), sign), f.type);
+  return is_cosine ? value : b.CreateSelect(b.CreateFCmpOEQ(x, f.number(0)), x, value);  // -0 stays
+}
+
+// x is (1 + g) 2^e for g near zero, and the logarithm of 1 + g is g - g^2 / 2 + g^3 P(g).
+Value* emit_logarithm(FloatCode& f, Op op, Value* of) {
+  auto& b = f.b;
+  constexpr double kRest[] = {0.3333331260410927,   -0.2500000959923925, 0.20002118656107704,
+                              -0.16667995860903803, 0.14219552413575748, -0.12405588827541118,
+                              0.11888161822655828,  -0.1167565220906773, 0.06746641931870023};
+  constexpr double kLog2EHigh = 1.4426950216293335, kLog2ELow = 1.925963033500011e-08;
+  constexpr int kRootOfHalf = 0x3f3504f3;  // its bits: from here to twice as much is e = 0
+  auto whole = [&](int value) { return llvm::ConstantInt::get(whole_numbers(f), value); };
+  Value *x = of, *lacks = nullptr, *lifted = nullptr;
+  if (op == Op::k_log1p) {
+    const Sum sum = add(f, f.number(1), of);
+    x = sum.sum;
+    lacks = b.CreateFDiv(sum.lacks, x);
+  } else {  // denormals have no exponent of their own
+    Value* is_tiny = b.CreateFCmpOLT(x, f.number(0x1p-126));
+    x = b.CreateSelect(is_tiny, b.CreateFMul(x, f.number(0x1p24)), x);
+    lifted = b.CreateSelect(is_tiny, f.number(-24), f.number(0));
+  }
+  Value* bits = bits_of(f, x);
+  Value* power = b.CreateAShr(b.CreateSub(bits, whole(kRootOfHalf)), whole(kExponentBits));
+  Value* g = b.CreateFSub(b.CreateBitCast(b.CreateSub(bits, b.CreateShl(power, whole(kExponentBits))), f.type), f.number(1));
+  Value* e = b.CreateSIToFP(power, f.type);
+  if (lifted) e = b.CreateFAdd(e, lifted);
+  Value* square = b.CreateFMul(g, g);
+  Value* cube = b.CreateFNeg(b.CreateFMul(square, g));
+  Value* away = f.fma(cube, in_pairs(f, g, square, kRest), b.CreateFMul(square, f.number(0.5)));
+  Value* value;
+  if (op == Op::k_log2) {
+    Value* low = f.fma(g, f.number(kLog2ELow), b.CreateFMul(away, f.number(-kLog2EHigh)));
+    value = b.CreateFAdd(e, f.fma(g, f.number(kLog2EHigh), low));
+  } else {
+    Value* low = b.CreateFMul(e, f.number(kLn2Low));
+    if (lacks) low = b.CreateFAdd(low, lacks);
+    value = f.fma(e, f.number(kLn2High), b.CreateFAdd(g, b.CreateFSub(low, away)));
+  }
+  Value* none = b.CreateSelect(b.CreateFCmpOEQ(x, f.number(0)), f.number(-HUGE_VAL), f.number(std::nan("")));
+  value = b.CreateSelect(b.CreateFCmpOGT(x, f.number(0)), value, none);
+  value = b.CreateSelect(b.CreateFCmpOEQ(x, f.number(HUGE_VAL)), x, value);
+  return op == Op::k_log1p ? f.copysign(value, of) : value;  // -0 stays
+}
+
 // ---- AVX-512: tables in registers
 
 constexpr int kNearest = 4;  // the rounding mode that is set
@@ -253,7 +346,15 @@ const FunctionTable& tanh_table() {
 Value* try_emit_inline(CodeContext& code, Op op, Value* x) {
   FloatCode f(code, x);
   if (!f.type->getScalarType()->isFloatTy()) return nullptr;
-  if (op == Op::k_expm1) return emit_expm1(f, x);
+  switch (op) {
+    case Op::k_expm1: return emit_expm1(f, x);
+    case Op::k_sin: return emit_sine_or_cosine(f, x, /*is_cosine=*/false);
+    case Op::k_cos: return emit_sine_or_cosine(f, x, /*is_cosine=*/true);
+    case Op::k_log:
+    case Op::k_log2:
+    case Op::k_log1p: return emit_logarithm(f, op, x);
+    default: break;
+  }
   if (code.target.is_wide) {
     if (op == Op::k_exp || op == Op::k_exp_nonpositive) return emit_exp_by_table(f, x);
     if (op == Op::k_erf) return emit_odd_by_table(f, erf_table(), x);

@@ -6,6 +6,9 @@
 
 namespace lockstep::dynamic::jit {
 
+// Sines and cosines are right for arguments up to here.
+inline constexpr double kMostTurned = 1 << 21;
+
 // Null where there is no such code for the op and the lanes' type.
 llvm::Value* try_emit_inline(CodeContext& code, Op op, llvm::Value* x);
 

@@ -108,6 +108,47 @@ Value* emit_within_one(CodeContext& code, Value* x) {
   return b.CreateSelect(b.CreateFCmpOLT(x, minus_one), minus_one, x);
 }
 
+// By libmvec.
+Value* emit_turn(CodeContext& code, Op op, Value* x) { return emit_within_one(code, call_vector(code, row_of(op).name, {x})); }
+
+// 1 - x^2 / 2 + x^4 P(x^2), for up to an eighth of a turn, where others divide what is left of 1 by x; coefficients of FDLIBM.
+Value* emit_double_cosine(CodeContext& code, Value* x) {
+  auto& b = code.builder;
+  auto number = [&](double value) { return llvm::ConstantFP::get(x->getType(), value); };
+  auto fma = [&](Value* p, Value* q, Value* r) { return b.CreateIntrinsic(llvm::Intrinsic::fma, {x->getType()}, {p, q, r}); };
+  constexpr double kRest[] = {-1.13596475577881948265e-11, 2.08757232129817482790e-09,  -2.75573143513906633035e-07,
+                              2.48015872894767294178e-05,  -1.38888888888741095749e-03, 4.16666666666666019037e-02};
+  Value* square = b.CreateFMul(x, x);
+  Value* rest = number(kRest[0]);
+  for (const double coefficient : llvm::ArrayRef<double>(kRest).drop_front()) rest = fma(rest, square, number(coefficient));
+  Value* half = b.CreateFMul(square, number(0.5));
+  Value* near = b.CreateFSub(number(1), half);
+  Value* lacks = b.CreateFSub(b.CreateFSub(number(1), near), half);
+  Value* value = b.CreateFAdd(near, fma(b.CreateFMul(square, square), rest, lacks));
+  Value* is_near = b.CreateFCmpOLT(b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x), number(M_PI_4));
+  return b.CreateSelect(is_near, value, emit_turn(code, Op::k_cos, x));
+}
+
+// Where some lane is beyond what `value` is right for, which is seldom, all are asked of libmvec.
+Value* emit_unless_huge(CodeContext& code, Op op, Value* x, Value* value) {
+  auto& b = code.builder;
+  auto number = [&](double bound) { return llvm::ConstantFP::get(x->getType(), bound); };
+  Value* size = b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+  Value* is_huge = b.CreateAnd(b.CreateFCmpOGT(size, number(kMostTurned)), b.CreateFCmpOLT(size, number(HUGE_VAL)));
+  auto* before = b.GetInsertBlock();
+  auto* rare = llvm::BasicBlock::Create(b.getContext(), "", before->getParent());
+  auto* after = llvm::BasicBlock::Create(b.getContext(), "", before->getParent());
+  b.CreateCondBr(b.CreateOrReduce(is_huge), rare, after);
+  b.SetInsertPoint(rare);
+  Value* other = b.CreateSelect(is_huge, emit_turn(code, op, x), value);
+  b.CreateBr(after);
+  b.SetInsertPoint(after);
+  auto* either = b.CreatePHI(x->getType(), 2);
+  either->addIncoming(value, before);
+  either->addIncoming(other, rare);
+  return either;
+}
+
 std::vector<MathSymbol> find_symbols() {
   std::vector<MathSymbol> symbols;
   void* library = dlopen("libmvec.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -131,10 +172,12 @@ std::vector<MathSymbol> find_symbols() {
 
 Value* emit_math_unary(CodeContext& code, Op op, Value* x) {
   if (op == Op::k_sigmoid) return emit_sigmoid(code, x);
-  if (Value* value = try_emit_inline(code, op, x)) return value;
+  const bool turns = op == Op::k_sin || op == Op::k_cos;
+  if (Value* value = try_emit_inline(code, op, x)) return turns ? emit_unless_huge(code, op, x, value) : value;
   if (op == Op::k_normal_cdf) return emit_normal_cdf(code, x);
-  Value* value = call_vector(code, op == Op::k_exp_nonpositive ? "exp" : row_of(op).name, {x});
-  return op == Op::k_sin || op == Op::k_cos ? emit_within_one(code, value) : value;
+  if (op == Op::k_cos) return emit_double_cosine(code, x);
+  if (op == Op::k_sin) return emit_turn(code, op, x);
+  return call_vector(code, op == Op::k_exp_nonpositive ? "exp" : row_of(op).name, {x});
 }
 
 Value* emit_math_binary(CodeContext& code, Op op, Value* x, Value* y) {

@@ -23,7 +23,7 @@ uint64_t hash_storage(const void* data, size_t bytes) {
     add(word);
   }
   uint64_t rest = 0;
-  std::memcpy(&rest, from, bytes);
+  if (bytes > 0) std::memcpy(&rest, from, bytes);
   add(rest);
   return hash;
 }

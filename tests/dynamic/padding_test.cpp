@@ -39,6 +39,7 @@ void expect_same(const char* name, bool (*own)(Stack&), const Stack& arguments) 
   ASSERT_EQ(result.sizes(), expected.sizes()) << name;
   EXPECT_EQ(result.strides(), expected.strides()) << name;
   EXPECT_EQ(result.scalar_type(), expected.scalar_type()) << name;
+  if (result.numel() == 0) return;
   EXPECT_EQ(std::memcmp(result.const_data_ptr(), expected.const_data_ptr(), result.nbytes()), 0) << name;
 }
 
