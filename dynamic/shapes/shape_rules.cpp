@@ -146,6 +146,12 @@ std::optional<Results> of_clone(const Asked& asked) {
   if (is_standard) return Results{from.sizes};
   return Results{like(from.sizes, from.strides)};
 }
+// Ops on each element that make their result by `empty_like`.
+std::optional<Results> of_empty_like(const Asked& asked) {
+  const auto& from = asked.inputs[0];
+  if (!asked.is_fixed_from(1) || !asked.has_elements()) return std::nullopt;
+  return Results{like(from.sizes, from.strides)};
+}
 std::optional<Results> of_repeat(const Asked& asked) {
   auto repeats = sizes_in(asked.args[1]);
   const auto& sizes = asked.inputs[0].sizes;
@@ -530,6 +536,11 @@ Rule find_rule(const graph::OpInfo& op) {
       {"aten::_prelu_kernel_backward", &of_alike},
       {"aten::sort", &of_sort},
       {"aten::clone", &of_clone},
+      {"aten::hardtanh", &of_empty_like},
+      {"aten::relu6", &of_empty_like},
+      {"aten::nan_to_num", &of_empty_like},
+      {"aten::deg2rad", &of_empty_like},
+      {"aten::rad2deg", &of_empty_like},
       {"aten::repeat", &of_repeat},
       {"aten::constant_pad_nd", &of_constant_pad},
       {"aten::stack", &of_stack},
