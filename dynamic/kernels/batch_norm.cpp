@@ -188,19 +188,18 @@ void set_scale(const Extent& e, int64_t c, double squares, const Settings& setti
 
 void measure_plane(const Extent& e, const float* x, int64_t c, const Settings& settings, Scales* scales) {
   const auto& loops = channel_loops();
+  const float* plane = x + c * e.pixels;
   const int64_t step = e.channels * e.pixels;
-  const float about = middle_of(x + c * e.pixels, e.pixels);
+  const float about = middle_of(plane, e.pixels);
   double sum = 0, squares = 0;
-  for (int64_t n = 0; n < e.samples; ++n) loops.moments(x + c * e.pixels + n * step, e.pixels, about, &sum, &squares);
-  const double apart = sum / static_cast<double>(e.count()), exact = about + apart, lost = sum * apart;
-  const auto mean = scales->mean[c] = static_cast<float>(exact);
-  squares -= lost;
-  if (!is_near(lost, squares)) {
-    squares = 0;
-    for (int64_t n = 0; n < e.samples; ++n) squares += loops.squares(x + c * e.pixels + n * step, e.pixels, mean);
-    squares = squares_about(exact, mean, squares, e.count());
-  }
-  set_scale(e, c, squares, settings, scales);
+  for (int64_t n = 0; n < e.samples; ++n) loops.moments(plane + n * step, e.pixels, about, &sum, &squares);
+  const auto moments = plane_moments(about, sum, squares, e.count(), [&](float mean) {
+    double total = 0;
+    for (int64_t n = 0; n < e.samples; ++n) total += loops.squares(plane + n * step, e.pixels, mean);
+    return total;
+  });
+  scales->mean[c] = moments.rounded;
+  set_scale(e, c, moments.squares, settings, scales);
 }
 
 void scale_plane(const Extent& e, const float* x, int64_t c, const Scales& scales, float* y) {

@@ -12,7 +12,7 @@ namespace lockstep::dynamic {
 struct ChannelLoops {
   bool rounds_once;  // (x - mean) * factor + shift, after the subtraction
   // Values of one channel, one behind the other.
-  double (*sum)(const float* x, int64_t count, float about);     // of x - about
+  double (*sum)(const float* x, int64_t count);
   double (*squares)(const float* x, int64_t count, float mean);  // of x - mean
   // Adds both to what is there.
   void (*moments)(const float* x, int64_t count, float about, double* sum, double* squares);
@@ -40,7 +40,7 @@ const ChannelLoops& channel_loops();
 inline float middle_of(const float* x, int64_t count) {
   constexpr int64_t kEnough = 256;
   const int64_t looked_at = std::min(count, kEnough);
-  const auto middle = static_cast<float>(channel_loops().sum(x, looked_at, 0) / static_cast<double>(looked_at));
+  const auto middle = static_cast<float>(channel_loops().sum(x, looked_at) / static_cast<double>(looked_at));
   return std::isfinite(middle) ? middle : 0.0f;
 }
 
@@ -54,6 +54,23 @@ inline bool is_near(double lost, double squares) {
 inline double squares_about(double mean, float rounded, double squares, int64_t count) {
   const double off = mean - rounded;
   return squares - std::min(squares, off * off * static_cast<double>(count));  // nan stays
+}
+
+struct PlaneMoments {
+  double mean;
+  float rounded;   // the mean
+  double squares;  // of what is apart from the mean
+};
+
+// From the sum and the squares of what `count` values are apart from `about`. `squares_of(mean)`: about what the mean was
+// rounded to, where those say too little.
+template <class SquaresOf>
+inline PlaneMoments plane_moments(float about, double sum, double squares, int64_t count, SquaresOf squares_of) {
+  const double apart = sum / static_cast<double>(count), mean = about + apart, lost = sum * apart;
+  const auto rounded = static_cast<float>(mean);
+  squares -= lost;
+  if (!is_near(lost, squares)) squares = squares_about(mean, rounded, squares_of(rounded), count);
+  return {mean, rounded, squares};
 }
 
 }  // namespace lockstep::dynamic

@@ -68,12 +68,10 @@ static inline void sum_up(int64_t count, double* totals, Add add, Rest rest) {
   for (; i < count; ++i) rest(i);
 }
 
-static double sum(const float* x, int64_t count, float about) {
+static double sum(const float* x, int64_t count) {
   double total = 0;
-  const Floats abouts = spread(about);
   sum_up<1>(
-      count, &total, [x, abouts](Floats* sums, int64_t i) { sums[0] += load(x + i) - abouts; },
-      [&](int64_t i) { total += x[i] - about; });
+      count, &total, [x](Floats* sums, int64_t i) { sums[0] += load(x + i); }, [&](int64_t i) { total += x[i]; });
   return total;
 }
 

@@ -116,15 +116,13 @@ Table find_moments(const Maps& m, const float* x) {
     const float* values = x + at;
     if (!m.is_innermost) {
       const float about = middle_of(values, pixels);
-      double sum = 0, apart_squares = 0;
-      loops.moments(values, pixels, about, &sum, &apart_squares);
-      const double apart = sum / static_cast<double>(pixels), exact = about + apart, lost = sum * apart;
-      apart_squares -= lost;
-      *mean = static_cast<float>(exact);
-      if (std::isfinite(*mean)) *table.row(part, kRest) = static_cast<float>(exact - *mean);  // else zero
-      if (!is_near(lost, apart_squares))
-        apart_squares = squares_about(exact, *mean, loops.squares(values, pixels, *mean), pixels);
-      *squares = static_cast<float>(apart_squares);
+      double sum = 0, squares_apart = 0;
+      loops.moments(values, pixels, about, &sum, &squares_apart);
+      const auto moments = plane_moments(about, sum, squares_apart, pixels,
+                                         [&](float rounded) { return loops.squares(values, pixels, rounded); });
+      *mean = moments.rounded;
+      if (std::isfinite(*mean)) *table.row(part, kRest) = static_cast<float>(moments.mean - *mean);  // else zero
+      *squares = static_cast<float>(moments.squares);
       return;
     }
     sum_rows(m, pixels, 1, &mean, [&](int64_t from, int64_t rows, int64_t width, float* sums) {

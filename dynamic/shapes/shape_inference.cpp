@@ -142,10 +142,7 @@ bool infer_elementwise(Signature& learned, const Signature& known, at::ArrayRef<
                               name == "aten::ones_like" || name == "aten::copy_" || name == "aten::fill_" ||
                               name == "aten::masked_fill_" || name == "aten::masked_fill" || name == "aten::zero_" ||
                               name == "aten::threshold_";
-  // Those of dims of one element, too: by rules of their own.
-  const bool keeps_all_strides = name == "aten::clone" || name == "aten::hardtanh" || name == "aten::relu6" ||
-                                 name == "aten::nan_to_num" || name == "aten::deg2rad" || name == "aten::rad2deg";
-  if (!is_elementwise || keeps_all_strides || known.outputs.size() > 1 || depends_on_values(known, args, varies)) return false;
+  if (!is_elementwise || keeps_all_strides(op) || known.outputs.size() > 1 || depends_on_values(known, args, varies)) return false;
   if (known.outputs.empty()) return infer_written(learned, known);
   if (name == "aten::masked_fill") return infer_masked_fill(learned, known);
   const Layout* space = nullptr;

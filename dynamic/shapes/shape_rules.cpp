@@ -502,7 +502,7 @@ std::optional<Results> of_loss_backward(const Asked& asked) {
 
 using Rule = std::optional<Results> (*)(const Asked&);
 
-Rule find_rule(const graph::OpInfo& op) {
+Rule find_rule(std::string_view name) {
   static const std::unordered_map<std::string_view, Rule> table = {
       {"aten::zeros", &of_first_argument},
       {"aten::ones", &of_first_argument},
@@ -584,7 +584,7 @@ Rule find_rule(const graph::OpInfo& op) {
       {"aten::mse_loss_backward", &of_loss_backward<3>},
       {"aten::smooth_l1_loss_backward", &of_loss_backward<3>},
   };
-  const auto row = table.find(op.name);
+  const auto row = table.find(name);
   return row == table.end() ? nullptr : row->second;
 }
 
@@ -602,9 +602,14 @@ bool add_dense_result(Signature& learned, const Layout& known, at::IntArrayRef s
   return true;
 }
 
+bool keeps_all_strides(const graph::OpInfo& op) {
+  const auto rule = find_rule(op.base);
+  return rule == &of_clone || rule == &of_empty_like;
+}
+
 bool infer_by_rule(Signature& learned, const Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies) {
-  const auto rule = find_rule(*learned.op);
+  const auto rule = find_rule(learned.op->name);
   if (!rule) return false;
   const auto results = rule({known, learned.inputs, args, varies});
   if (!results || results->size() != known.outputs.size()) return false;

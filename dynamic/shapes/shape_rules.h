@@ -10,6 +10,9 @@ namespace lockstep::dynamic {
 bool infer_by_rule(graph::Signature& learned, const graph::Signature& known, at::ArrayRef<c10::IValue> args,
                    const std::vector<bool>& varies);
 
+// Ops on each element whose result has the strides of dims of one element, too: they are inferred by rule alone.
+bool keeps_all_strides(const graph::OpInfo& op);
+
 // Of a side of a tensor; beyond, where sizes may not be counted any more, PyTorch speaks.
 inline constexpr int64_t kMostPadding = int64_t{1} << 31;
 

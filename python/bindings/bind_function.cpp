@@ -44,12 +44,10 @@ bool try_end(Session& session) {
   END_HANDLE_TH_ERRORS_RET(false)
 }
 
-// Measured slower in lockstep, or being measured.
-PyObject* call_eagerly(Function& function, PyObject* callable, PyObject* args, PyObject* kwargs) {
+PyObject* call_eagerly(Function& function, graph::Reason reason, PyObject* callable, PyObject* args, PyObject* kwargs) {
   function.counters.calls++;
-  function.counters.reasons[static_cast<int>(graph::Reason::slower)]++;
+  function.counters.reasons[static_cast<int>(reason)]++;
   const dynamic::SpanScope span(dynamic::SpanKind::kEagerCall, function.graph.entry());
-  const dynamic::PoolScope pool(dynamic::PoolUse::kAtRest);  // the same pages as in lockstep
   return PyObject_Call(callable, args, kwargs);
 }
 
@@ -106,7 +104,8 @@ PyObject* call_in_session(Function& function, PyObject* callable, PyObject* args
   PyObject* result = nullptr;
   if (way == Way::kEager) {
     session.runner().rest();
-    result = call_eagerly(function, callable, args, kwargs);
+    const dynamic::PoolScope pool(dynamic::PoolUse::kAtRest);  // the same pages as in lockstep
+    result = call_eagerly(function, graph::Reason::slower, callable, args, kwargs);  // or being measured
   } else {
     session.begin(function, way);
     result = PyObject_Call(callable, args, kwargs);
@@ -186,14 +185,11 @@ PyObject* run(const py::object& self, Callable& callable, PyObject* fn, PyObject
               const std::pair<py::args, py::kwargs>& named) {
   const auto kept = callable.core;  // alive, as `fn` is
   auto& core = *kept;
-  const auto run_eagerly = [&](std::optional<graph::Reason> reason) {
+  const auto run_eagerly = [&](graph::Reason reason) { return call_eagerly(core, reason, fn, args, kwargs); };
+  if (Session::active_on_this_thread()) {  // part of the outer call
     core.counters.calls++;
-    if (!reason) return PyObject_Call(fn, args, kwargs);
-    core.counters.reasons[static_cast<int>(*reason)]++;
-    const dynamic::SpanScope span(dynamic::SpanKind::kEagerCall, core.graph.entry());
     return PyObject_Call(fn, args, kwargs);
-  };
-  if (Session::active_on_this_thread()) return run_eagerly(std::nullopt);  // part of the outer call
+  }
   const auto [when, settings] = self.attr("_settings")().cast<std::pair<std::string, py::dict>>();
   if (when == "never") return run_eagerly(graph::Reason::switched_off);
   if (tracer::has_small_stack()) return run_eagerly(graph::Reason::small_stack);

@@ -114,9 +114,11 @@ def check_knobs(where: str, knobs: dict) -> dict:
     for name, value in knobs.items():
         if name not in KNOBS:
             near = difflib.get_close_matches(str(name), KNOBS, 1)
-            option = _option_with(str(name))
-            meant = repr(near[0]) if near else f"{option}={name!r}"
-            hint = f"did you mean {meant}? " if near or option else ""
+            hint = ""
+            if near:
+                hint = f"did you mean {near[0]!r}? "
+            elif option := _option_with(str(name)):
+                hint = f"did you mean {option}={name!r}? "
             message = f"no option {name!r}: {hint}there are {', '.join(KNOBS)}"
             raise Error("unknown_option", where, message)
         knob = KNOBS[name]
@@ -230,11 +232,14 @@ def warn_of_misspelt_names() -> None:
         if name == variable or name in known:
             continue
         near = difflib.get_close_matches(name.upper(), known, 1)
-        option = _option_with(name.lower())
-        if near or option:
-            meant = near[0] if near else f"{option.upper()}={name.lower()}"
-            message = f"{variable} is not read by Lockstep: did you mean LOCKSTEP_{meant}?"
-            warnings.warn(message, stacklevel=3)  # the line that imports
+        if near:
+            meant = near[0]
+        elif option := _option_with(name.lower()):
+            meant = f"{option.upper()}={name.lower()}"
+        else:
+            continue
+        message = f"{variable} is not read by Lockstep: did you mean LOCKSTEP_{meant}?"
+        warnings.warn(message, stacklevel=3)  # the line that imports
 
 
 def install_log(library) -> None:

@@ -245,7 +245,8 @@ def test_things_that_cannot_be_called(thing):
     Refused(lambda: lockstep.function(thing)).says(
         "not_callable",
         "lockstep.function",
-        f"{'this' if thing is LONG else reprlib.repr(thing)} is a {type(thing).__name__}, not a",
+        f"is a {type(thing).__name__}, not a callable",
+        ("this" if thing is LONG else reprlib.repr(thing)) + " is a ",
         "decorate a function, a method or an nn.Module",
     )
     Refused(lambda: lockstep.function(when="always")(thing)).says(
