@@ -542,7 +542,7 @@ Operand Session::operand_of(OperandView& view) {
     operand.offset = tensor.storage_offset();
     return operand;
   }
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number() && !view.is_written) {
     operand.direct = view.link ? tensor : numbers_.find(tensor);
     return operand;
   }
@@ -727,6 +727,7 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   Event& event = open_event(node, known ? known : learned.get());
   fill_event(event, op, torch::jit::last(*stack, op.args.size()));
   event.capture = &capture;
+  event.is_strict |= !known;  // it shows what layouts eager gives
   const uint64_t number = runner_.channel().push();
   note_event(number);
   wait_done(number, /*interruptible=*/false);

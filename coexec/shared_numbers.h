@@ -1,8 +1,11 @@
 // Numbers that the argument parser wrapped into tensors, by value. They are mostly the same few: the runner keeps one of
-// each, and what the parser makes anew at each op dies on the thread that made it.
+// each, and what the parser makes anew at each op dies on the thread that made it, or stays with autograd, which gives it
+// to whoever asks.
 #pragma once
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
 
 #include <array>
 #include <cstdint>
@@ -20,11 +23,19 @@ class SharedNumbers {
     auto& place = places_[(bits ^ bits >> 32 ^ bits >> 52) % places_.size()];
     if (!place.number.defined() || place.bits != bits || place.number.scalar_type() != number.scalar_type() ||
         place.number.is_inference() != number.is_inference())
-      place = {bits, number};
+      place = {bits, copy(number)};
     return place.number;
   }
 
  private:
+  static at::Tensor copy(const at::Tensor& number) {
+    const c10::InferenceMode mode(number.is_inference());
+    at::Tensor made(at::detail::empty_cpu({}, number.scalar_type()));
+    std::memcpy(made.mutable_data_ptr(), number.const_data_ptr(), number.itemsize());
+    made.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return made;
+  }
+
   struct Place {
     uint64_t bits = 0;
     at::Tensor number;

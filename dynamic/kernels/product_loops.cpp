@@ -1,5 +1,6 @@
 #include "dynamic/kernels/product_loops.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "dynamic/kernels/vector_loops.h"

@@ -8,10 +8,13 @@ typedef float FloatsInMemory __attribute__((vector_size(4 * LOCKSTEP_LANES), ali
 constexpr int kTileRows = LOCKSTEP_LANES == 16 ? 8 : 4;
 constexpr int kTileVectors = 3;
 
-template <bool kAdds, int kRows, int kVectors>
-static inline void tile(const float* left, MatrixStrides strides, const float* right, int64_t right_row, float* out,
-                        int64_t out_row, int64_t depth) {
-  Floats sums[kRows][kVectors] = {};
+// Of so many products each sum is made one after the other; where there are more, such sums are added to each other: what
+// rounding loses grows with the longer of both chains.
+constexpr int64_t kChain = 256;
+
+template <int kRows, int kVectors>
+static inline void add_products(Floats (&sums)[kRows][kVectors], const float* left, MatrixStrides strides, const float* right,
+                                int64_t right_row, int64_t depth) {
   for (int64_t k = 0; k < depth; ++k) {
     Floats columns[kVectors];
 #pragma GCC unroll 3
@@ -24,6 +27,10 @@ static inline void tile(const float* left, MatrixStrides strides, const float* r
       for (int v = 0; v < kVectors; ++v) sums[r][v] += factor * columns[v];
     }
   }
+}
+
+template <bool kAdds, int kRows, int kVectors>
+static inline void put(const Floats (&sums)[kRows][kVectors], float* out, int64_t out_row) {
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 3
@@ -35,6 +42,30 @@ static inline void tile(const float* left, MatrixStrides strides, const float* r
         *to = sums[r][v];
       }
     }
+}
+
+template <bool kAdds, int kRows, int kVectors>
+[[gnu::noinline]] static void deep_tile(const float* left, MatrixStrides strides, const float* right, int64_t right_row,
+                                        float* out, int64_t out_row, int64_t depth) {
+  Floats sums[kRows][kVectors] = {};
+  for (int64_t k = 0; k < depth; k += kChain) {
+    Floats chain[kRows][kVectors] = {};
+    add_products(chain, left + k * strides.column, strides, right + k * right_row, right_row, std::min(depth - k, kChain));
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) sums[r][v] += chain[r][v];
+  }
+  put<kAdds>(sums, out, out_row);
+}
+
+template <bool kAdds, int kRows, int kVectors>
+static inline void tile(const float* left, MatrixStrides strides, const float* right, int64_t right_row, float* out,
+                        int64_t out_row, int64_t depth) {
+  if (depth > kChain) return deep_tile<kAdds, kRows, kVectors>(left, strides, right, right_row, out, out_row, depth);
+  Floats sums[kRows][kVectors] = {};
+  add_products(sums, left, strides, right, right_row, depth);
+  put<kAdds>(sums, out, out_row);
 }
 
 // All rows of so many columns; the rows that are left over by ever smaller tiles.

@@ -106,6 +106,20 @@ TEST_F(Products, SkinnyOnes) {
   }
 }
 
+// Of 4096 products, one after the other, the sum would be off by 1.1e-6.
+TEST_F(Products, DeepOnesLoseNoMoreThanShortOnes) {
+  for (const bool right_turned : {false, true}) {
+    const auto left = matrix(96, 4096, false), right = matrix(4096, 32, right_turned);
+    const auto exact = left.to(at::kDouble).mm(right.to(at::kDouble));
+    forced_way = kSkinnyWay;
+    torch::jit::Stack stack{left, right};
+    ASSERT_TRUE(try_mm(stack));
+    forced_way = -1;
+    const auto error = stack[0].toTensor().to(at::kDouble) - exact;
+    EXPECT_LE(error.norm().item<double>(), 4e-7 * exact.norm().item<double>());
+  }
+}
+
 // What has one row or column lies in memory both ways at once.
 TEST_F(Products, ThinOnes) {
   expect_ways_agree(3000, 1, 2000);

@@ -519,6 +519,37 @@ def test_convolutions_lie_in_memory_as_in_eager(numerics):
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize(
+    "convolve, channels, weight",
+    [
+        (F.conv2d, 1, (32, 1, 3, 3)),
+        (F.conv2d, 8, (8, 8, 1, 1)),
+        (functools.partial(F.conv2d, groups=8, padding=1), 8, (8, 1, 3, 3)),
+        (F.conv_transpose2d, 8, (8, 8, 1, 1)),
+        (F.conv_transpose2d, 8, (8, 1, 3, 3)),
+    ],
+    ids=["one channel", "one pixel", "one a group", "one pixel turned", "to one channel"],
+)
+def test_default_shows_nobody_strides_that_eager_has_not(convolve, channels, weight):
+    """A weight with channels innermost and a dim of one element: what it makes has to be seen."""
+    w = torch.empty(weight, memory_format=torch.channels_last).normal_().requires_grad_()
+
+    def step(x):
+        x.requires_grad_()
+        y = convolve(x, w)
+        return y, *torch.autograd.grad(y.square().sum(), [x, w])
+
+    runs = [lockstep.function(step, numerics=n, when="always") for n in ("default", "strict")]
+    for samples in (64, 64, 64, 64, 17, 17, 64):
+        x = torch.randn(samples, channels, 9, 9)
+        expected = step(x.clone())
+        for run in runs:
+            for found, sought in zip(run(x.clone()), expected, strict=True):
+                assert found.stride() == sought.stride(), samples
+                torch.testing.assert_close(found, sought, rtol=1e-4, atol=1e-3)
+        _C.wait_for_kernels()
+
+
 def test_batch_norm_whose_weight_overlaps_its_running_mean():
     def step(x, memory):
         mean, weight = memory[:4], memory[1:5]

@@ -226,6 +226,22 @@ def test_copies_keep_the_strides_of_dims_of_one_element():
 
 
 @item("6.aliasing")
+def test_writing_the_number_that_autograd_keeps_changes_no_other():
+    def make(run):
+        x = torch.ones(3, requires_grad=True)
+
+        def step(number):
+            product = x * number
+            kept = product.grad_fn._saved_other
+            kept.fill_(7.0)
+            return product, x * number, kept * 1, kept.add_(x.detach()[0]), x * number
+
+        return Case(step, lambda n: (2.5 + n % 3,), x=x)
+
+    check(make, calls=10, share=None)
+
+
+@item("6.aliasing")
 def test_writes_through_two_views_of_memory_from_outside():
     """The second view finds the storage already linked to the runner's, by the first one."""
 
