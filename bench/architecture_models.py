@@ -1,6 +1,7 @@
 """Architectures of other packages at sizes whose step takes some dozen milliseconds on two cores.
 
-Each is code that others wrote, with their initialisation; only widths and depths are chosen here.
+Each is code that others wrote, with their initialisation; only widths and depths are chosen here,
+and not even those of FULL_SIZE, whose steps take seconds.
 An architecture is a function that gives (model, create_batch): keyword arguments of `forward`, anew
 for each step, from the default generator.
 """
@@ -534,3 +535,42 @@ for table, function in (
 ):
     for name, more in table.items():
         ARCHITECTURES[name] = of_transformers(function, name, more)
+
+
+def full_text(model_class, configuration, length, batch=8):
+    model = model_class(configuration)
+
+    def create_batch():
+        ids = words(batch, length)
+        return {"input_ids": ids, "labels": ids}
+
+    return model, create_batch
+
+
+def full_images(model_class, configuration, batch):
+    model = model_class(configuration)
+
+    def create_batch():
+        images = torch.randn(batch, 3, 224, 224)
+        return {"pixel_values": images, "labels": torch.randint(0, 10, (batch,))}
+
+    return model, create_batch
+
+
+def of_full_size(create, name, *sizes, **more):
+    def make():
+        import transformers
+
+        model_class = getattr(transformers, name)
+        return create(model_class, model_class.config_class(**more), *sizes)
+
+    return make
+
+
+# With the sizes that their configurations have by themselves: base, small and 50 layers.
+FULL_SIZE = {
+    "bert_base": of_full_size(full_text, "BertForMaskedLM", 128),
+    "gpt2_small": of_full_size(full_text, "GPT2LMHeadModel", 256, 2),
+    "vit_base": of_full_size(full_images, "ViTForImageClassification", 4, num_labels=10),
+    "resnet50": of_full_size(full_images, "ResNetForImageClassification", 16, num_labels=10),
+}

@@ -3,11 +3,13 @@
 python bench/architectures.py                             all of them, about an hour and a half
 python bench/architectures.py --only 'Wav2Vec2*' gcn      some, by pattern
 python bench/architectures.py --only Dinov2* --profile    and where its time goes
+python bench/architectures.py --full-size                 models as large as they are used
 
 A step is forward, backward, clipping and AdamW. In one process the bits of six steps with
 numerics="strict" are compared with eager's, and the losses of the default with those: the first
-one, and all six beside eager whose parameters were moved by an ulp. Then eager and when="auto",
-each in a process of its own, take turns.
+one, and all six beside eager whose parameters were moved by an ulp. There the gradients of the
+default, when its kernels are compiled and chosen, and eager's are compared with those of a float64
+twin. Then eager and when="auto", each in a process of its own, take turns.
 """
 
 import argparse
@@ -21,19 +23,22 @@ import time
 import warnings
 from pathlib import Path
 
-from architecture_models import ARCHITECTURES
+from architecture_models import ARCHITECTURES, FULL_SIZE
 from bench_report import number, paired, table, times_of
 from bench_variants import environment
+from gradient_errors import gradient_errors
 from run import HERE, Alone, answer_of, machine, measure_alone, scratch_folder
 
 STEPS_COMPARED = 6
-MIN_STEPS = 10  # of a run
+MIN_STEPS = 10  # of the warm-up
+MIN_STEPS_OF_A_RUN = 3
 WARM_UP_SECONDS = {"eager": 2, "auto": 10}  # auto measures its ways meanwhile
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="*", default=["*"], metavar="PATTERN")
+    parser.add_argument("--full-size", action="store_true", help="of the large models instead")
     parser.add_argument("--runs", type=int, default=5, help="runs, of which medians are paired")
     parser.add_argument("--run-seconds", type=float, default=1.0, help="of one variant in one run")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one process")
@@ -53,6 +58,12 @@ def seed(number):
     random.seed(number)
 
 
+def loss_of(model, batch):
+    found = model(**batch)
+    loss = getattr(found, "loss", None)
+    return (found[0] if loss is None else loss).sum()
+
+
 class Training:
     """One copy of an architecture, its optimizer and its step."""
 
@@ -60,15 +71,13 @@ class Training:
         import torch
 
         seed(0)
-        self.model, self.create_batch = ARCHITECTURES[name]()
+        self.model, self.create_batch = {**ARCHITECTURES, **FULL_SIZE}[name]()
         self.model.train()
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
         def step(batch):
             optimizer.zero_grad()
-            found = self.model(**batch)
-            loss = getattr(found, "loss", None)
-            loss = (found[0] if loss is None else loss).sum()
+            loss = loss_of(self.model, batch)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             optimizer.step()
@@ -113,6 +122,9 @@ def compare(name):
         "deviation": deviation(losses, found),
         "deviation_by_ulp": deviation(losses, nudged),
     }
+    again = Training(name)
+    batch = again.create_batch()
+    result["gradients"] = gradient_errors(again.model, batch, loss_of, lambda: seed(2))
     if not result["strict_equal"]:
         again = Training(name)
         repeats = again.losses(STEPS_COMPARED) == losses
@@ -137,7 +149,7 @@ def serve(arguments, name, variant):
     while time.monotonic() < end or len(seconds) < MIN_STEPS:
         seconds.append(timed(training))
     steps = int(arguments.run_seconds / statistics.median(seconds[-MIN_STEPS:]))
-    print(json.dumps({"steps": max(MIN_STEPS, steps)}), flush=True)
+    print(json.dumps({"steps": max(MIN_STEPS_OF_A_RUN, steps)}), flush=True)
     for line in sys.stdin:
         seconds = [timed(training) for _ in range(json.loads(line)["steps"])]
         print(json.dumps({"median": statistics.median(seconds)}), flush=True)
@@ -210,6 +222,9 @@ def row(name, result):
     exactness = [equality(result)]
     for key in ("first_deviation", "deviation", "deviation_by_ulp"):
         exactness.append(f"{result[key]:.0e}")
+    for numerics in ("default", "eager"):
+        errors = result["gradients"]
+        exactness.append(f"{errors[numerics]:.1e}" if errors else "no float64")
     reasons = ", ".join(result["reasons"]) or "-"
     return [*head, *times, number(ratio(result)), chosen, *exactness, reasons]
 
@@ -219,7 +234,7 @@ def markdown(about, results):
     heads = (
         "architecture | million parameters | ops a step | eager ms | auto ms | auto / eager "
         "| auto chose | strict: all bits | default: first loss within | six losses within "
-        "| eager by an ulp within | reasons"
+        "| eager by an ulp within | default's gradients off by | eager's | reasons"
     )
     slowest_first = sorted(measured.items(), key=lambda item: ratio(item[1]), reverse=True)
     lines = ["# Architectures", ", ".join(f"{k} {v}" for k, v in about.items())]
@@ -237,9 +252,10 @@ def main():
     arguments = parse_arguments()
     if arguments.worker:
         return work(arguments)
-    names = [n for n in ARCHITECTURES if any(fnmatch.fnmatch(n, p) for p in arguments.only)]
+    known = FULL_SIZE if arguments.full_size else ARCHITECTURES
+    names = [n for n in known if any(fnmatch.fnmatch(n, p) for p in arguments.only)]
     if not names:
-        sys.exit(f"no architecture matches {' '.join(arguments.only)}: {' '.join(ARCHITECTURES)}")
+        sys.exit(f"no architecture matches {' '.join(arguments.only)}: {' '.join(known)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     path, about, results = arguments.out / f"{arguments.name}.json", machine(), {}
     for place, name in enumerate(names, 1):
