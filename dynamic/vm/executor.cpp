@@ -163,6 +163,22 @@ void copy_into(const StorageRef& twin, const at::Tensor& result, const Layout& p
   tensor_over(twin, promised, promised.offset).copy_(result);
 }
 
+}  // namespace
+
+at::Tensor as_promised(const at::Tensor& result, const Layout& promised) {
+  if (!result.defined() || !result.has_storage() || result.is_conj() || result.is_neg() ||
+      result.scalar_type() != promised.dtype || result.sizes() != promised.sizes)
+    return result;
+  auto storage = StorageRef::reclaim_copy(result.storage().unsafeGetStorageImpl());
+  if (!keeps_promise(result, promised)) {
+    storage = create_empty_storage(promised.storage_bytes);
+    copy_into(storage, result, promised);
+  }
+  return tensor_over(std::move(storage), promised, promised.offset);
+}
+
+namespace {
+
 // The promised map with its channels innermost.
 bool is_innermost(const at::Tensor& result, const Layout& promised) {
   return result.dim() == 4 && !result.is_contiguous() &&

@@ -27,5 +27,8 @@ StorageRef create_empty_storage(int64_t bytes);
 // All tensors of the returned values that do not alias an argument, lists flattened.
 std::vector<at::Tensor> fresh_results(const graph::OpInfo& op, const torch::jit::Stack& results,
                                       std::vector<int>* list_sizes = nullptr);
+// The result of a kernel of ours, which may have put it elsewhere, with the strides that PyTorch's gives it. Where these are
+// no strides of it at all, as it is.
+at::Tensor as_promised(const at::Tensor& result, const graph::Layout& promised);
 
 }  // namespace lockstep::dynamic
