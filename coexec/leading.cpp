@@ -184,7 +184,11 @@ void Session::build_words(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
         graph::append_scalar(words_, arg, op.layout_from_scalars);
         break;
       case ArgKind::kConstant:
-        graph::append_constant(words_, arg);
+        if (op.args[a].holds_numbers) {
+          graph::append_scalars(words_, arg, op.layout_from_scalars);
+        } else {
+          graph::append_constant(words_, arg);
+        }
         break;
       case ArgKind::kNestedTensors: break;  // runs eagerly
     }

@@ -16,8 +16,8 @@ namespace lockstep::coexec {
 class SharedNumbers {
  public:
   // A tensor of the same type and value: never written, since it is nobody's.
-  const at::Tensor& find(const at::Tensor& number) {
-    if (number.dim() != 0 || number.itemsize() != sizeof(uint64_t)) return number;
+  at::Tensor find(const at::Tensor& number) {
+    if (number.itemsize() != sizeof(uint64_t)) return copy(number);
     uint64_t bits = 0;
     std::memcpy(&bits, number.const_data_ptr(), sizeof bits);
     auto& place = places_[(bits ^ bits >> 32 ^ bits >> 52) % places_.size()];

@@ -76,7 +76,9 @@ bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
     may_decide &= counts;
   }
   const int64_t most = op.writes ? kHostWritten : kHostElements;
-  if (function_->fuses && !dynamic::rounds_as_eager(op, signature)) return false;  // whether it is at rest is a matter of time
+  // whether it is at rest is a matter of time
+  if (function_->fuses && !dynamic::rounds_as_eager(op, signature)) return false;
+  if (!function_->is_strict && dynamic::may_round_otherwise(op)) return false;
   for (const auto& view : operands_) {
     if (!view.storage) continue;
     const auto elements = view.tensor->numel();

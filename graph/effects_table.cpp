@@ -84,6 +84,11 @@ const std::unordered_map<std::string, Correction>& corrections() {
       {"aten::_segment_reduce_backward", as_kind(OpKind::kHost)},
       // asks whether self wants gradients, which the runner's tensors do not
       {"aten::as_strided_scatter", as_kind(OpKind::kHost)},
+      // where the argument lies in its storage, and how large that is, comes back
+      {"aten::slice_scatter", as_kind(OpKind::kHost)},
+      {"aten::select_scatter", as_kind(OpKind::kHost)},
+      {"aten::diagonal_scatter", as_kind(OpKind::kHost)},
+      {"aten::copy", as_kind(OpKind::kHost)},
       // writes undeclared
       {"aten::native_batch_norm", writes_args({3, 4})},
       {"aten::batch_norm_update_stats", writes_args({1, 2})},

@@ -187,6 +187,16 @@ void append_scalar(SignatureWords& words, const c10::IValue& value, bool with_va
   if (with_value) append_constant(words, value);
 }
 
+void append_scalars(SignatureWords& words, const c10::IValue& list, bool with_values) {
+  if (!list.isList()) return append_constant(words, list);
+  const auto numbers = list.toListRef();
+  words.push_back(list_word(numbers.size()));
+  for (const auto& number : numbers) {
+    words.push_back(number_class(number));  // those of single ones have room in the first word
+    if (with_values) append_constant(words, number);
+  }
+}
+
 // No size, no dim, and not a number either: the bits of a nan.
 constexpr auto kNoValue = static_cast<int64_t>(0xfff86e6f6e650000);
 

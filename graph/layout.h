@@ -53,6 +53,8 @@ void append_layout(SignatureWords& words, const at::Tensor& tensor);
 void append_constant(SignatureWords& words, const c10::IValue& value);
 inline int64_t list_word(size_t size) { return static_cast<int64_t>(size) << 8 | 9; }  // before the items of a list
 void append_scalar(SignatureWords& words, const c10::IValue& value, bool with_value);
+// A list of scalars, of any length.
+void append_scalars(SignatureWords& words, const c10::IValue& list, bool with_values);
 // By kind and sign, and by the types whose range holds it: kernels refuse numbers that are negative, or too large for a
 // type, or whose inverse is; and the kind may decide on the type of the result.
 int number_class(const c10::IValue& value);

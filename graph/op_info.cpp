@@ -102,6 +102,8 @@ OpInfo::OpInfo(const c10::OperatorHandle& op) : handle(op) {
   if (!schema.overload_name().empty()) name += "." + schema.overload_name();
   for (const auto& arg : schema.arguments()) {
     ArgSlot slot{kind_of(arg.type()), arg.alias_info() && arg.alias_info()->isWrite()};
+    const auto element = list_element(arg.type());
+    slot.holds_numbers = element && element->kind() == c10::TypeKind::NumberType;
     writes |= slot.is_written;
     draws |= slot.kind == ArgKind::kGenerator;
     has_nested_tensors |= slot.kind == ArgKind::kNestedTensors;

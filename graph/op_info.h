@@ -38,6 +38,7 @@ enum class ArgKind : uint8_t {
 struct ArgSlot {
   ArgKind kind = ArgKind::kConstant;
   bool is_written = false;
+  bool holds_numbers = false;  // a constant: a list of them, of any type each
 };
 
 struct ReturnSlot {

@@ -108,6 +108,7 @@ bool try_by_float32(const graph::OpInfo& op, const OwnKernelRow* row, torch::jit
           op.handle.callBoxed(&results);
           return;
         }
+        const RoundedProductsScope rounded(RoundedProductsScope::is_on() && type == at::kBFloat16);  // else digits were lost
         std::optional<FixedChoiceScope> fixed;  // one thing is measured at a time
         if (!is_settled) fixed.emplace(true);
         results = converted(stack, type, at::kFloat, stack.size());

@@ -15,3 +15,6 @@ class Error(Exception):
         self.kind = kind
         self.where = where
         self.message = message
+
+    def __reduce__(self):
+        return type(self), (self.kind, self.where, self.message)

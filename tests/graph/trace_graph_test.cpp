@@ -259,6 +259,24 @@ TEST(Layout, NumbersAreToldApartByKindSignAndRange) {
   EXPECT_EQ(with_value[0], words_of({-2.0})[0]);
 }
 
+TEST(Layout, ListsOfNumbersAreToldApartAsSingleOnesAre) {
+  const auto words_of = [](std::initializer_list<at::Scalar> numbers, bool with_values = false) {
+    c10::List<at::Scalar> list(numbers);
+    SignatureWords words{7};
+    append_scalars(words, list, with_values);
+    EXPECT_EQ(words[0], 7);
+    return words;
+  };
+  EXPECT_EQ(words_of({0.5, 2}), words_of({0.25, 3}));
+  EXPECT_NE(words_of({0.5, 2}), words_of({0.5}));
+  EXPECT_NE(words_of({0.5, 2}, /*with_values=*/true), words_of({0.25, 2}, /*with_values=*/true));
+  for (const bool with_values : {false, true}) {
+    EXPECT_NE(words_of({true}, with_values), words_of({1}, with_values));
+    EXPECT_NE(words_of({0}, with_values), words_of({0.0}, with_values));
+    EXPECT_NE(words_of({0}, with_values), words_of({false}, with_values));
+  }
+}
+
 TEST(Node, KeepsTheLatestSignatureOfEachKind) {
   const auto of_rank = [](size_t rank, int64_t size) {
     Signature signature;

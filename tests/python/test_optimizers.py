@@ -144,6 +144,18 @@ def test_nothing_is_kept_of_a_rate(kind):
     assert counts[4] == counts[-1]
 
 
+def test_nothing_is_kept_of_numbers_in_lists():
+    """Those that count steps are others in each step."""
+    counts = []
+    train(
+        lambda p: torch.optim.NAdam(p, foreach=True),
+        default,
+        calls=12,
+        before=lambda *_: counts.append(_C.signature_count()),
+    )
+    assert counts[4] == counts[-1]
+
+
 @pytest.mark.parametrize("optimizers", ["joined", "single"])
 def test_counting_by_hand_raises_versions(optimizers):
     @lockstep.function(when="always", numerics="default", optimizers=optimizers)

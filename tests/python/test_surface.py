@@ -556,3 +556,13 @@ def test_sizes_may_be_symbols_where_programs_are_traced(is_decorated):
     torch._dynamo.reset()
     square = make_fx(lambda x: (x @ x.T).relu(), tracing_mode="symbolic")(x)
     torch.testing.assert_close(square(x[:2]), (x[:2] @ x[:2].T).relu())
+
+
+def test_errors_are_pickled_and_copied():
+    """As a pool of processes does with what its workers raise."""
+    with pytest.raises(lockstep.Error) as caught:
+        lockstep.function(lambda x: x, wen="always")
+    error = caught.value
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(twin) is lockstep.Error and str(twin) == str(error)
+        assert (twin.kind, twin.where, twin.message) == (error.kind, error.where, error.message)

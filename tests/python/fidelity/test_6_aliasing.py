@@ -230,13 +230,33 @@ def test_writing_the_number_that_autograd_keeps_changes_no_other():
     def make(run):
         x = torch.ones(3, requires_grad=True)
 
-        def step(number):
-            product = x * number
+        def step(given, number):
+            product = busy(given)[:3, :3].detach().requires_grad_() * number
             kept = product.grad_fn._saved_other
             kept.fill_(7.0)
-            return product, x * number, kept * 1, kept.add_(x.detach()[0]), x * number
+            return product, x * number, kept * 1, kept.zero_(), x * number
 
-        return Case(step, lambda n: (2.5 + n % 3,), x=x)
+        return Case(step, lambda n: (batch(n)[0], (2.5, 3, True, 1 + 2j)[n % 4]), x=x)
+
+    check(make, calls=20, share=None)
+
+
+@item("6.aliasing")
+def test_scattered_copies_lie_in_a_copy_of_the_whole_storage():
+    def make(run):
+        base = torch.arange(100.0, 140.0)
+
+        def step(is_inner):
+            x = (base[5:17] if is_inner else base[:12].clone()).view(3, 4)
+            made = [
+                x.slice_scatter(torch.full((1, 4), 9.0), 0, 0, 1),
+                x.select_scatter(torch.full((4,), 9.0), 0, 1),
+                x.diagonal_scatter(torch.full((3,), 9.0)),
+            ]
+            where = [(y.storage_offset(), y.untyped_storage().nbytes()) for y in made]
+            return made, where, [y.as_strided((4,), (1,), 0) * 1 for y in made]
+
+        return Case(step, lambda n: (n in (6, 7, 9),), base=base)
 
     check(make, calls=10, share=None)
 

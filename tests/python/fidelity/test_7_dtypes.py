@@ -169,6 +169,30 @@ def test_integer():
     check(make, share=0.8)  # the sizes of bincount and unique depend on the data
 
 
+@item("7.integer")
+def test_numbers_in_lists_are_told_apart_by_type():
+    """Equal bits: True and 1, 0 and 0.0. What is small may run on the leading thread."""
+
+    def make(run):
+        whole = torch.arange(9000)
+
+        def step(number):
+            made = [
+                torch._foreach_add([given], [number])[0]
+                for given in (whole % 2 == 0, whole, whole.float())
+            ]
+            try:
+                torch._foreach_add_([whole, whole], [number, number])
+            except RuntimeError as error:
+                return made, str(error)
+            return made, "no error"
+
+        numbers = [True] * 3 + [1] * 3 + [0] * 3 + [0.0] * 3 + [False] * 3
+        return Case(step, lambda n: (numbers[n % len(numbers)],), whole=whole)
+
+    check(make, calls=30, share=None)
+
+
 @item("7.bool")
 def test_bool():
     def make(run):
