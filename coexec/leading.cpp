@@ -750,7 +750,7 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   bool aliases = false;
   std::vector<int> list_sizes;
   auto fresh = dynamic::fresh_results(op, capture.results, &list_sizes);
-  for (size_t i = 0; known && i < known->outputs.size(); ++i) {
+  for (size_t i = 0; known && i < std::min(fresh.size(), known->outputs.size()); ++i) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     const LeadingAllocation memory(*this);
     fresh[i] = dynamic::as_promised(fresh[i], known->outputs[i]);

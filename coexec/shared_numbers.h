@@ -17,6 +17,7 @@ class SharedNumbers {
  public:
   // A tensor of the same type and value: never written, since it is nobody's.
   at::Tensor find(const at::Tensor& number) {
+    if (number.dim() != 0) return number;
     if (number.itemsize() != sizeof(uint64_t)) return copy(number);
     uint64_t bits = 0;
     std::memcpy(&bits, number.const_data_ptr(), sizeof bits);

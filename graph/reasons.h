@@ -21,7 +21,7 @@ namespace lockstep::graph {
   X(warns, "the kernel warns, which must be seen by the caller")                                       \
   X(resizes_output, "an out= argument of another size")                                                \
   X(foreign_thread, "an op from another thread than the function's")                                   \
-  X(interrupted, "code that runs at random places: __del__ or a signal handler")                       \
+  X(interrupted, "code that runs at random places: __del__")                                           \
   X(function_busy, "the function is running in another thread")                                        \
   X(small_stack, "a thread whose stack is too small for co-execution")                                   \
   X(slower, "co-execution measured slower than eager for this function")                               \

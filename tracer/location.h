@@ -22,7 +22,7 @@ class ProgramCounter {
   struct Reading {
     uint64_t key = 0;
     bool in_engine = false;   // the innermost frame only waits for autograd's engine: backward code runs in C++
-    bool unrecorded = false;  // code at a random place: a finalizer or a signal handler
+    bool unrecorded = false;  // code at a random place: a finalizer
   };
   virtual Reading read() = 0;
   virtual LocationDetails describe() = 0;  // of the place that `read` has just read; only while tracing

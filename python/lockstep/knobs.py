@@ -40,7 +40,7 @@ KNOBS: dict[str, Knob] = {
         "strict: PyTorch's own kernels in eager's order with eager's thread count, "
         "bit for bit equal; "
         "fast: as default, and matrix products of bfloat16 where the processor has them and they "
-        "are faster: three digits are right",
+        "are faster: results are within 0.5 %",
         ("default", "strict", "fast"),
     ),
     "fuse": Knob(
