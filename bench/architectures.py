@@ -30,8 +30,8 @@ from gradient_errors import gradient_errors
 from run import HERE, Alone, answer_of, machine, measure_alone, scratch_folder
 
 STEPS_COMPARED = 6
-MIN_STEPS = 10  # of the warm-up
-MIN_STEPS_OF_A_RUN = 3
+MIN_STEPS = 10  # of a run, and of the warm-up
+MIN_SLOW_STEPS = 3  # of a run, where a step takes more than a second
 WARM_UP_SECONDS = {"eager": 2, "auto": 10}  # auto measures its ways meanwhile
 
 
@@ -148,8 +148,10 @@ def serve(arguments, name, variant):
     end = time.monotonic() + WARM_UP_SECONDS[variant]
     while time.monotonic() < end or len(seconds) < MIN_STEPS:
         seconds.append(timed(training))
-    steps = int(arguments.run_seconds / statistics.median(seconds[-MIN_STEPS:]))
-    print(json.dumps({"steps": max(MIN_STEPS_OF_A_RUN, steps)}), flush=True)
+    step_seconds = statistics.median(seconds[-MIN_STEPS:])
+    least = MIN_STEPS if step_seconds < 1 else MIN_SLOW_STEPS
+    steps = max(least, int(arguments.run_seconds / step_seconds))
+    print(json.dumps({"steps": steps}), flush=True)
     for line in sys.stdin:
         seconds = [timed(training) for _ in range(json.loads(line)["steps"])]
         print(json.dumps({"median": statistics.median(seconds)}), flush=True)
