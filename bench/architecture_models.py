@@ -40,13 +40,23 @@ def create_translation(configuration, model_class, **more):
     return model, lambda: {"input_ids": words(6, 64), "labels": words(6, 48)}
 
 
-def create_classifier(configuration, model_class, **more):
+def create_full_text(configuration, model_class, length, count=8):
+    model = model_class(configuration())
+
+    def batch():
+        ids = words(count, length)
+        return {"input_ids": ids, "labels": ids}
+
+    return model, batch
+
+
+def create_classifier(configuration, model_class, count=8, side=IMAGE, **more):
     model = model_class(configuration(num_labels=10, **more))
 
     def batch():
         return {
-            "pixel_values": torch.randn(8, 3, IMAGE, IMAGE),
-            "labels": torch.randint(0, 10, (8,)),
+            "pixel_values": torch.randn(count, 3, side, side),
+            "labels": torch.randint(0, 10, (count,)),
         }
 
     return model, batch
@@ -537,40 +547,14 @@ for table, function in (
         ARCHITECTURES[name] = of_transformers(function, name, more)
 
 
-def full_text(model_class, configuration, length, batch=8):
-    model = model_class(configuration)
-
-    def create_batch():
-        ids = words(batch, length)
-        return {"input_ids": ids, "labels": ids}
-
-    return model, create_batch
-
-
-def full_images(model_class, configuration, batch):
-    model = model_class(configuration)
-
-    def create_batch():
-        images = torch.randn(batch, 3, 224, 224)
-        return {"pixel_values": images, "labels": torch.randint(0, 10, (batch,))}
-
-    return model, create_batch
-
-
-def of_full_size(create, name, *sizes, **more):
-    def make():
-        import transformers
-
-        model_class = getattr(transformers, name)
-        return create(model_class, model_class.config_class(**more), *sizes)
-
-    return make
-
-
 # With the sizes that their configurations have by themselves: base, small and 50 layers.
 FULL_SIZE = {
-    "bert_base": of_full_size(full_text, "BertForMaskedLM", 128),
-    "gpt2_small": of_full_size(full_text, "GPT2LMHeadModel", 256, 2),
-    "vit_base": of_full_size(full_images, "ViTForImageClassification", 4, num_labels=10),
-    "resnet50": of_full_size(full_images, "ResNetForImageClassification", 16, num_labels=10),
+    "bert_base": of_transformers(create_full_text, "BertForMaskedLM", {"length": 128}),
+    "gpt2_small": of_transformers(create_full_text, "GPT2LMHeadModel", {"length": 256, "count": 2}),
+    "vit_base": of_transformers(
+        create_classifier, "ViTForImageClassification", {"count": 4, "side": 224}
+    ),
+    "resnet50": of_transformers(
+        create_classifier, "ResNetForImageClassification", {"count": 16, "side": 224}
+    ),
 }
