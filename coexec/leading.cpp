@@ -750,10 +750,12 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   bool aliases = false;
   std::vector<int> list_sizes;
   auto fresh = dynamic::fresh_results(op, capture.results, &list_sizes);
-  for (size_t i = 0; known && i < std::min(fresh.size(), known->outputs.size()); ++i) {
+  if (known) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     const LeadingAllocation memory(*this);
-    fresh[i] = dynamic::as_promised(fresh[i], known->outputs[i]);
+    for (size_t i = 0; i < std::min(fresh.size(), known->outputs.size()); ++i) {
+      fresh[i] = dynamic::as_promised(fresh[i], known->outputs[i]);
+    }
   }
   for (size_t i = 0; i < fresh.size(); ++i) {
     fresh[i] = wrap_result(fresh[i], node, i, made, &aliases);

@@ -42,9 +42,13 @@ std::ifstream open_cached(const std::string& path) {
 }
 
 std::string DiskCache::default_folder() {
-  if (const char* folder = std::getenv("LOCKSTEP_CACHE")) return folder;
+  const char* given = std::getenv("LOCKSTEP_CACHE");
   const char* home = std::getenv("HOME");
-  return home && *home ? std::string(home) + "/.cache/lockstep" : "";
+  const bool has_home = home && *home;
+  if (!given) return has_home ? std::string(home) + "/.cache/lockstep" : "";
+  const std::string folder = given;
+  const bool begins_at_home = folder == "~" || folder.compare(0, 2, "~/") == 0;  // no shell replaced it
+  return has_home && begins_at_home ? home + folder.substr(1) : folder;
 }
 
 std::string DiskCache::path_of(const std::string& key) const {

@@ -1,13 +1,17 @@
 // lockstep_replay FOLDER: runs a recorded call. Status 0 where it comes out bit for bit, 1 where not, 2 for bad input.
 #include <cstdio>
+#include <cstring>
 #include <exception>
 
 #include "dynamic/vm/replay.h"
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: lockstep_replay FOLDER   (a folder that lockstep.record_call wrote)\n");
-    return 2;
+  const bool asks_for_help = argc == 2 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0);
+  if (argc != 2 || asks_for_help) {
+    std::fprintf(asks_for_help ? stdout : stderr,
+                 "usage: lockstep_replay FOLDER   (a folder that lockstep.record_call wrote)\n"
+                 "status: 0 where the call comes out bit for bit, 1 where not, 2 for bad input\n");
+    return asks_for_help ? 0 : 2;
   }
   try {
     auto call = lockstep::dynamic::read_recorded_call(argv[1]);

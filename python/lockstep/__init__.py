@@ -9,6 +9,7 @@ from lockstep.errors import Error  # noqa: E402
 from lockstep.explain import Explanation, explain  # noqa: E402
 from lockstep.function import function, reset, reset_stats, stats  # noqa: E402
 from lockstep.knobs import KNOBS, config  # noqa: E402
+from lockstep.knobs import check_environment as _check_environment  # noqa: E402
 from lockstep.knobs import install_log as _install_log  # noqa: E402
 from lockstep.knobs import warn_of_misspelt_names as _warn_of_misspelt_names  # noqa: E402
 from lockstep.memory import memory  # noqa: E402
@@ -23,6 +24,7 @@ REASONS: dict[str, str] = _C.reasons()
 _install_doors(_C)
 _install_optimizers(_C)
 _install_log(_C)
+_check_environment()
 _warn_of_misspelt_names()
 
 __version__ = "0.1.0"

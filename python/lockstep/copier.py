@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import array
 import collections
+import collections.abc
+import contextlib
 import copy
 import copyreg
+import dis
 import functools
 import io
+import os
 import random
 import sys
 import threading
@@ -30,28 +36,43 @@ _STATE = (
     torch.Generator,
     numpy.ndarray,
     numpy.random.Generator,
+    numpy.random.RandomState,
     random.Random,
     collections.deque,
+    types.SimpleNamespace,
+    argparse.Namespace,
+    bytearray,
+    array.array,
+)
+_CONTAINERS = (  # those of other libraries too, where they can be copied
+    collections.abc.MutableMapping,
+    collections.abc.MutableSequence,
+    collections.abc.MutableSet,
 )
 _OWN_STATE = ("state", "param_groups", "defaults")  # what an optimizer's copy has by itself
 _CACHED = type(functools.lru_cache(len))
 _LOCKS = {type(make()): make for make in (threading.Lock, threading.RLock)}
 _KEPT = (io.IOBase, threading.Thread)  # both ways write to the same file
+_GLOBAL_READS = ("LOAD_GLOBAL", "LOAD_NAME")  # the latter in bodies of classes
+_ATTRIBUTE_READS = ("LOAD_ATTR", "LOAD_METHOD")
+_SHARED = (torch.default_generator, random._inst, numpy.random.mtrand._rand)  # set back by name
 
 
 class Copier:
     """Copies a function with all that it reaches; what is shared stays shared.
 
-    Functions of the same module are copied with their globals, as far as they name tensors,
-    modules, optimizers, generators, containers, decorated functions or objects of their own module.
-    A decorated function becomes a copy of the function in it. Classes, and what belongs to
-    libraries, stay as they are.
+    Functions of the program's modules are copied with their globals, as far as they name tensors,
+    modules, optimizers, generators, containers, iterators, decorated functions, modules of the
+    program or objects of its classes. A decorated function becomes a copy of the function in it.
+    Classes, and what belongs to libraries, stay as they are.
     """
 
     def __init__(self) -> None:
-        self._memo: dict[int, Any] = {id(torch.default_generator): torch.default_generator}
+        self._memo: dict[int, Any] = {id(one): one for one in _SHARED}
         self._kept: list[Any] = []  # alive, so that no other object gets an id of the memo
-        self._globals: dict[int, dict[str, Any]] = {}
+        self._modules: dict[int, types.ModuleType] = {}  # by their original's dict
+        self._seen: dict[int, set[str]] = {}  # what was copied of each of these
+        self._name = "fn"  # by which the function reaches what is being copied
         self._partial_count = 0
         self.reached: dict[str, Any] = {}
 
@@ -68,6 +89,8 @@ class Copier:
             return value if _is_of_library(value) else self._copy_function(value)
         if isinstance(value, types.MethodType):
             return types.MethodType(self.copy(value.__func__), self.copy(value.__self__))
+        if _is_bound_builtin(value):
+            return getattr(self.copy(value.__self__), value.__name__)
         if isinstance(value, _CACHED):
             return functools.lru_cache(**value.cache_parameters())(self.copy(value.__wrapped__))
         if type(value) is functools.partial:
@@ -91,9 +114,12 @@ class Copier:
         if isinstance(owner, _STATE):
             self.reached["self"] = owner
         elif not isinstance(owner, (type, types.ModuleType, types.FunctionType)):
-            own = getattr(owner, "__dict__", {}).items()
-            self.reached |= {f"self.{name}": v for name, v in own if isinstance(v, _STATE)}
+            self._reach_attributes("self", owner)
         return made
+
+    def _reach_attributes(self, name: str, made: Any) -> None:
+        own = getattr(made, "__dict__", {}).items()
+        self.reached |= {f"{name}.{key}": v for key, v in own if isinstance(v, _STATE)}
 
     def _copy_container(self, value: Any) -> Any:
         if isinstance(value, tuple):
@@ -115,20 +141,27 @@ class Copier:
         by_table = type(value) in copy._deepcopy_dispatch or type(value) in copyreg.dispatch_table
         if by_table or hasattr(value, "__deepcopy__"):
             return copy.deepcopy(value, self._memo)
+        if isinstance(value, _KEPT):
+            if isinstance(value, threading.Thread) and _runs_beside(value):
+                raise self._refusal("thread that runs, which cannot be copied")
+            return value
         try:
             parts = value.__reduce_ex__(4)
-        except TypeError as error:  # cannot be pickled
-            if isinstance(value, _KEPT):
-                return value
-            message = (
-                f"the function reaches a {type(value).__qualname__}, which cannot be copied "
-                f"({error}): make it within the function, or verify a function without it"
-            )
-            raise Error("verify", "fn", message) from error
+        except Exception as error:  # cannot be pickled, and each class says so by its own error
+            kind = type(value).__qualname__
+            raise self._refusal(f"{kind}, which cannot be copied ({error})") from error
         if isinstance(parts, str):
             return value  # known by its name
         self._kept.append(parts)
         return copy._reconstruct(value, self._memo, *parts, deepcopy=lambda v, memo: self.copy(v))
+
+    def _refusal(self, what: str) -> Error:
+        by = "" if self._name == "fn" else f" by {self._name!r}"
+        message = (
+            f"the function reaches{by} a {what}: make it within the function, "
+            "or verify a function without it"
+        )
+        return Error("verify", "lockstep.verify", message)
 
     def _copy_optimizer(self, value: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """With its hooks, and the `step` that a scheduler gave it, which a deep copy lacks."""
@@ -149,7 +182,7 @@ class Copier:
 
     def _copy_function(self, fn: types.FunctionType) -> types.FunctionType:
         cells = tuple(types.CellType() for _ in fn.__closure__ or ())
-        namespace = self._namespace(fn)
+        namespace = vars(self._module(fn.__globals__))
         code = fn.__code__.replace()  # its own, since compilers of others keep names by code
         made = types.FunctionType(code, namespace, fn.__name__, None, cells)
         self._memo[id(fn)] = made
@@ -166,10 +199,32 @@ class Copier:
             except ValueError:
                 continue  # a cell that is not filled yet
             new.cell_contents = self._reach(name, value)
-        for name in _names(fn.__code__):
-            value = fn.__globals__.get(name)
-            if _is_state(value, fn.__module__):
-                namespace[name] = self._reach(name, value)
+        names, attributes = _names(fn.__code__)
+        self._copy_named(names, attributes, fn.__globals__, namespace, fn.__module__)
+        return made
+
+    def _copy_named(
+        self, names: set[str], attributes: set[str], old: dict, new: dict, module: str
+    ) -> None:
+        """What code that reads these names, and these attributes, finds in a namespace."""
+        for name in names:
+            value = old.get(name)
+            if isinstance(value, types.ModuleType):
+                if _is_of_program(value.__name__):
+                    new[name] = self._copy_module(value, attributes)
+            elif _is_state(value, module) or isinstance(value, collections.abc.Iterator):
+                new[name] = self._reach(name, value)
+            elif isinstance(value, _CONTAINERS):
+                with contextlib.suppress(Error, TypeError):
+                    new[name] = self._reach(name, value)
+
+    def _copy_module(self, module: types.ModuleType, attributes: set[str]) -> types.ModuleType:
+        made = self._module(vars(module))
+        seen = self._seen.setdefault(id(made), set())
+        names = attributes - seen
+        seen |= names
+        if names:
+            self._copy_named(names, attributes, vars(module), vars(made), module.__name__)
         return made
 
     def _copy_or_keep(self, value: Any) -> Any:
@@ -179,19 +234,44 @@ class Copier:
         except (Error, TypeError):  # such as a mappingproxy
             return value
 
-    def _namespace(self, fn: types.FunctionType) -> dict[str, Any]:
-        return self._globals.setdefault(id(fn.__globals__), dict(fn.__globals__))
+    def _module(self, namespace: dict[str, Any]) -> types.ModuleType:
+        """The copy of the module that these are the globals of."""
+        made = self._modules.get(id(namespace))
+        if made is None:
+            made = self._modules[id(namespace)] = types.ModuleType(namespace.get("__name__", ""))
+            vars(made).update(namespace)
+        return made
 
     def _reach(self, name: str, value: Any) -> Any:
-        made = self.copy(value)
-        if not isinstance(made, types.FunctionType):
-            self.reached[name] = made
+        outer, self._name = self._name, name
+        try:
+            made = self.copy(value)
+        finally:
+            self._name = outer
+        if isinstance(made, types.FunctionType):
+            return made
+        while self.reached.get(name, made) is not made:
+            name += "'"  # of another module
+        self.reached[name] = made
+        if _is_of_program(type(made).__module__):
+            self._reach_attributes(name, made)
         return made
 
 
-def _names(code: types.CodeType) -> set[str]:
-    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+def _names(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """The globals and the attributes that code names, that of inner functions included."""
+    names, attributes = set(), set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _GLOBAL_READS:
+            names.add(instruction.argval)
+        elif instruction.opname in _ATTRIBUTE_READS:
+            attributes.add(instruction.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            more = _names(inner)
+            names |= more[0]
+            attributes |= more[1]
+    return names, attributes
 
 
 def _is_of_library(fn: types.FunctionType) -> bool:
@@ -215,7 +295,34 @@ def _is_state(value: Any, module: str) -> bool:
     if isinstance(value, (*_STATE, list, dict, set, Function, functools.partial)):
         return True
     if isinstance(value, (types.FunctionType, _CACHED)):
-        return value.__module__ == module
+        return _is_own(value.__module__, module)
     if isinstance(value, types.MethodType):
         return isinstance(value.__func__, Function) or _is_state(value.__self__, module)
-    return not isinstance(value, type) and type(value).__module__ == module
+    if _is_bound_builtin(value):
+        return _is_state(value.__self__, module)
+    return not isinstance(value, type) and _is_own(type(value).__module__, module)
+
+
+def _is_own(name: str | None, module: str) -> bool:
+    return name == module or _is_of_program(name)
+
+
+def _is_of_program(module: str | None) -> bool:
+    """Whether the module of this name is neither Python's nor an installed library's."""
+    if str(module).partition(".")[0] in _LIBRARIES or module not in sys.modules:
+        return False
+    file = getattr(sys.modules[module], "__file__", None) or ""
+    return not {"site-packages", "dist-packages"} & set(file.split(os.sep))
+
+
+def _is_bound_builtin(value: Any) -> bool:
+    """Such as `losses.append`; of a module's function, `__self__` is the module."""
+    owner = getattr(value, "__self__", None) if type(value) is types.BuiltinMethodType else None
+    if owner is None or isinstance(owner, (type, types.ModuleType)):
+        return False
+    return hasattr(type(owner), value.__name__)  # not so where bindings keep data of their own
+
+
+def _runs_beside(thread: threading.Thread) -> bool:
+    is_ours = thread in (threading.current_thread(), threading.main_thread())
+    return thread.is_alive() and not is_ours

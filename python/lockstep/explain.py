@@ -5,7 +5,7 @@ import json
 from lockstep._check import load_library
 from lockstep.function import core_of
 from lockstep.knobs import is_disabled
-from lockstep.places import shorten, split_place
+from lockstep.places import describe_line, shorten, split_place
 from lockstep.session import session
 
 _C = load_library()
@@ -56,7 +56,7 @@ class Explanation:
         self.counters = counters
         self.divergences = divergences
         self.lines = _by_line(nodes)
-        whole = sum(counters["reasons"].get(reason, 0) for reason in _NOT_RUN)
+        whole = count_eager_calls(counters)
         traced = counters["traced_calls"]
         coexecuted = max(0, counters["calls"] - traced - whole)
         self.calls = {"traced": traced, "coexecuted": coexecuted, "eager": whole}
@@ -166,7 +166,7 @@ class Explanation:
             counts = " ".join(f"{line[key]:>7}" for key in _COUNTS)
             kernels = 1e3 * (line["graph_seconds"] + line["eager_seconds"])
             times = f"{kernels:>10.2f} {1e3 * line['wait_seconds']:>9.2f}"
-            place = f"{shorten(line['where'])}: {line['source']}"
+            place = describe_line(line)
             text.append(f"  {counts} {times}  {place}" + (f"  [{why}]" if why else ""))
         return text
 
@@ -189,6 +189,11 @@ def _reason_text(line: dict, reason: str) -> str:
         return text
     more = [f"{len(ops) - _SHOWN_OPS} more"] if len(ops) > _SHOWN_OPS else []
     return f"{text} ({', '.join([*ops[:_SHOWN_OPS], *more])})"
+
+
+def count_eager_calls(counters: dict) -> int:
+    """How many of the calls that `lockstep.stats` counts ran eagerly as a whole."""
+    return sum(counters["reasons"].get(reason, 0) for reason in _NOT_RUN)
 
 
 def _share(part: float, whole: float) -> float:

@@ -299,7 +299,7 @@ def function(fn=_NOTHING, *unnamed, **options):
     if unnamed:
         message = f"{unnamed[0]!r} has no name: name the option, as in function(fn, when='always')"
         raise Error("unknown_option", "lockstep.function", message)
-    knobs.check_knobs("lockstep.function", options)
+    options = knobs.check_knobs("lockstep.function", options)
     if fn is _NOTHING:
         return lambda real: _decorate(real, options)
     return _decorate(fn, options)

@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import difflib
 import os
+import sys
 import types
 import warnings
 from collections.abc import Collection, Mapping
@@ -101,6 +102,11 @@ _TRUTHS = {  # in the environment
     "1": True, "true": True, "yes": True, "on": True,
 }  # fmt: skip
 
+_OTHER_WORDS = {  # what others call a variable
+    "ENABLE": "DISABLE, its opposite", "ENABLED": "DISABLE, its opposite",
+    "VERBOSE": "LOG", "DEBUG": "LOG",
+}  # fmt: skip
+
 _VARIABLES = {name: f"LOCKSTEP_{name.upper()}" for name in KNOBS}
 
 _overrides: contextvars.ContextVar[Mapping] = contextvars.ContextVar(
@@ -110,7 +116,8 @@ _is_switched_off = contextvars.ContextVar("lockstep_switched_off", default=False
 
 
 def check_knobs(where: str, knobs: dict) -> dict:
-    """Returns the knobs; raises Error for an unknown name or value."""
+    """The knobs, several values sorted in a tuple; raises Error for an unknown name or value."""
+    checked = {}
     for name, value in knobs.items():
         if name not in KNOBS:
             near = difflib.get_close_matches(str(name), KNOBS, 1)
@@ -129,7 +136,8 @@ def check_knobs(where: str, knobs: dict) -> dict:
             number = "some" if knob.takes_several else "one"
             message = f"{name}={value!r} cannot be: use {number} of {allowed}"
             raise Error("bad_value", where, message)
-    return knobs
+        checked[name] = value if several is None else tuple(sorted({*several}))
+    return checked
 
 
 def _option_with(value: str) -> str | None:
@@ -224,6 +232,13 @@ def switched_off():
         _is_switched_off.reset(token)
 
 
+def check_environment() -> None:
+    """Raises Error for a variable with a value that is not allowed. Call at import."""
+    if not is_disabled():
+        for name in KNOBS:
+            _from_environment(name)
+
+
 def warn_of_misspelt_names() -> None:
     """Warns of each environment variable that is nearly named as one of ours. Call at import."""
     known = [*(name.upper() for name in KNOBS), "LOG", "DISABLE", "CACHE"]
@@ -232,7 +247,9 @@ def warn_of_misspelt_names() -> None:
         if name == variable or name in known:
             continue
         near = difflib.get_close_matches(name.upper(), known, 1)
-        if near:
+        if name.upper() in _OTHER_WORDS:
+            meant = _OTHER_WORDS[name.upper()]
+        elif near:
             meant = near[0]
         elif option := _option_with(name.lower()):
             meant = f"{option.upper()}={name.lower()}"
@@ -261,18 +278,47 @@ def install_log(library) -> None:
     library.set_log(wanted)
 
 
-@contextlib.contextmanager
-def config(*unnamed, **knobs):
+class config(contextlib.ContextDecorator):
     """Sets knobs for what is called inside of the `with` block and does not set them itself.
+
+        with lockstep.config(when="always"):
+            train()
+
+    It decorates functions, too, and then holds for each of their calls.
+
+    Args:
+        **knobs: see `lockstep.KNOBS`.
 
     Raises:
         Error: for an unknown name or a value that is not allowed.
     """
-    if unnamed:
-        message = f"{unnamed[0]!r} has no name: name the option, as in config(when='always')"
-        raise Error("unknown_option", "lockstep.config", message)
-    token = _overrides.set({**_overrides.get(), **check_knobs("lockstep.config", knobs)})
-    try:
-        yield
-    finally:
-        _overrides.reset(token)
+
+    def __init__(self, *unnamed, **knobs):
+        self._is_used = True  # where it is refused, nothing more is to be said
+        if unnamed:
+            message = f"{unnamed[0]!r} has no name: name the option, as in config(when='always')"
+            raise Error("unknown_option", "lockstep.config", message)
+        self._knobs = check_knobs("lockstep.config", knobs)
+        self._tokens: list[contextvars.Token] = []
+        self._is_used = False
+
+    def _recreate_cm(self):  # each call of what it decorates enters one of its own
+        self._is_used = True
+        return config(**self._knobs)
+
+    def __enter__(self):
+        self._is_used = True
+        self._tokens.append(_overrides.set({**_overrides.get(), **self._knobs}))
+
+    def __exit__(self, kind, error, traceback):
+        _overrides.reset(self._tokens.pop())
+
+    def __del__(self):
+        warn_unless_used(self._is_used, "config")
+
+
+def warn_unless_used(is_used: bool, name: str) -> None:
+    """Call in `__del__` of what does nothing without `with`; the warning names its line."""
+    if not is_used and not sys.is_finalizing():
+        message = f"lockstep.{name}(...) does nothing by itself: use it in a `with` statement"
+        warnings.warn(message, stacklevel=3)

@@ -9,8 +9,9 @@ import torch
 
 from lockstep._check import load_library
 from lockstep.errors import Error
+from lockstep.explain import count_eager_calls
 from lockstep.measured_block import MeasuredBlock
-from lockstep.places import shorten, split_place
+from lockstep.places import describe_line, split_place
 
 _C = load_library()
 
@@ -63,6 +64,8 @@ class memory(MeasuredBlock):
         blocks: list of Block.
         seconds: that the `with` block took.
         dropped: how many blocks found no room (about a million do).
+        eager_calls: how many calls of the function ran eagerly as a whole; what these ask for is
+            not seen.
 
     Raises:
         Error: where `fn` is none of these, or where another `lockstep.memory` is open.
@@ -77,9 +80,10 @@ class memory(MeasuredBlock):
         super().__init__(fn)
         self.blocks: list[Block] = []
         self.seconds = self._last = 0.0
-        self.dropped = 0
+        self.dropped = self.eager_calls = 0
 
     def _begin(self):
+        self._eager_before = count_eager_calls(_C.counters(self._core))
         self._before = _known_memory()
         _C.start_memory_log()
 
@@ -88,6 +92,7 @@ class memory(MeasuredBlock):
 
     def _keep(self, records, end, dropped):
         self.dropped = dropped
+        self.eager_calls = count_eager_calls(_C.counters(self._core)) - self._eager_before
         self._last = end
         self.seconds = end / 1e6
         self.blocks = _blocks(records, end, self._before, _known_memory())
@@ -99,7 +104,14 @@ class memory(MeasuredBlock):
         return max(self.curve()[1], default=0)
 
     def curve(self, role: str | None = None) -> tuple[list[float], list[int]]:
-        """Times in microseconds, and the bytes that live from each on; of one role or of all."""
+        """Times in microseconds, and the bytes that live from each on; of one role or of all.
+
+        Raises:
+            Error: for a role that there is not.
+        """
+        if role is not None and role not in ROLES:
+            message = f"no role {role!r}: use one of {', '.join(ROLES)}"
+            raise Error("bad_value", "lockstep.memory", message)
         steps: dict[float, int] = {}
         for block in self.blocks:
             if role in (None, block.role):
@@ -190,6 +202,12 @@ class memory(MeasuredBlock):
         ]
         if self.dropped:
             text.append(f"  {self.dropped} blocks found no room: record fewer calls")
+        if self.eager_calls:
+            calls = "1 call" if self.eager_calls == 1 else f"{self.eager_calls} calls"
+            text.append(
+                f"  {calls} ran eagerly, which hides what was asked for: decorate with "
+                'when="always" to see all'
+            )
         for role, at_peak in self.by_role().items():
             most = max(self.curve(role)[1], default=0)
             share = 100 * at_peak / peak if peak else 0.0
@@ -201,7 +219,7 @@ class memory(MeasuredBlock):
         if rows:
             text += ["", "  what lives at the peak, by the line that asked for it:"]
         for row in rows[:_SHOWN_ROWS]:
-            place = f"{shorten(row['where'])}: {row['source']}"
+            place = describe_line(row)
             roles = ", ".join(row["roles"])
             text.append(f"  {row['bytes'] / 2**20:>10.2f} MiB  {place}  [{roles}]")
         if len(rows) > _SHOWN_ROWS:

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 
+_SOURCE_WIDTH = 60
 _PLACE = re.compile(r"(?P<file>\S.*):(?P<line>\d+) in (?P<function>.+)")
 _PATH = re.compile(r"(?:(?<= )|^)/[^\n]*?(?=:\d+ in )")
 
@@ -20,6 +21,14 @@ def split_place(where: str) -> dict:
         "function": found["function"] if found else "",
         "source": linecache.getline(file, number).strip(),
     }
+
+
+def describe_line(line: dict) -> str:
+    """A row's place and the beginning of its source, for tables."""
+    source = line["source"]
+    if len(source) > _SOURCE_WIDTH:
+        source = source[: _SOURCE_WIDTH - 1] + "…"
+    return f"{shorten(line['where'])}: {source}"
 
 
 def shorten(text: str) -> str:

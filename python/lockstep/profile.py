@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lockstep._check import load_library
 from lockstep.errors import Error
 from lockstep.measured_block import MeasuredBlock
-from lockstep.places import shorten, split_place
+from lockstep.places import describe_line, shorten, split_place
 
 _C = load_library()
 
@@ -229,7 +229,7 @@ class profile(MeasuredBlock):
 
     def __str__(self) -> str:
         text = [*self._head(), "", *_table("op", ((row["op"], row) for row in self.by_op()))]
-        lines = ((f"{shorten(row['where'])}: {row['source']}", row) for row in self.by_line())
+        lines = ((describe_line(row), row) for row in self.by_line())
         return "\n".join([*text, "", *_table("line", lines)])
 
 

@@ -32,6 +32,7 @@ class session:
         if unexpected:
             raise Error("unknown_option", "lockstep.session", f"takes only options: {_USE}")
         self._options = knobs.check_knobs("lockstep.session", options)
+        self._is_used = False
         self.core = _C.Function()
         self.core.name = "session"
         self._claim = threading.Lock()  # of who opens it, until it is closed
@@ -40,9 +41,11 @@ class session:
         self._thread = None
 
     def __call__(self, *args, **kwargs):
+        self._is_used = True  # what follows says enough
         raise Error("not_callable", "lockstep.session", f"is no decorator: {_USE}")
 
     def __enter__(self):
+        self._is_used = True
         if not self._claim.acquire(blocking=False):
             message = "this session is open already: close it first, or make another one"
             raise Error("session_open", "lockstep.session", message)
@@ -70,6 +73,7 @@ class session:
         # A session that nobody can close any more; on another thread it stays open with its thread.
         if getattr(self, "_is_open", False) and self._thread in (None, threading.get_ident()):
             self._close(quietly=True)
+        knobs.warn_unless_used(getattr(self, "_is_used", True), "session")
 
     def _close(self, quietly: bool) -> None:
         if not self._is_open:

@@ -29,15 +29,26 @@ Wrap = Callable[[Callable], Callable]
 
 @dataclass
 class Verification:
-    """What `verify` found; true where nothing differs and at least one step came to its end."""
+    """What `verify` found; true where nothing differs and at least one step came to its end.
+
+    Attributes:
+        steps: that ran in each way.
+        step: the first one, from 1, after which something differs.
+        differences: a line for each thing that differs after it.
+        op, file, line: the first op whose result differs, and who asked for it.
+        raised: step -> what both ways raised in it.
+        ops, graph_ops: asked for under Lockstep, and those of them that the graph ran.
+    """
 
     steps: int
-    step: int | None = None  # the first step, from 1, after which something differs
+    step: int | None = None
     differences: list[str] = field(default_factory=list)
-    op: str | None = None  # the first op whose result differs
+    op: str | None = None
     file: str | None = None
     line: int | None = None
-    raised: dict[int, str] = field(default_factory=dict)  # step -> what both ways raised in it
+    raised: dict[int, str] = field(default_factory=dict)
+    ops: int | None = None
+    graph_ops: int | None = None
 
     @property
     def equal(self) -> bool:
@@ -55,13 +66,20 @@ class Verification:
         return "\n  ".join([*lines, *self.differences[:_DIFFERENCE_LIMIT]])
 
     def _equal_text(self) -> str:
-        if not self.raised:
-            return f"equal to the last bit in {self.steps} steps"
-        step, error = next(iter(self.raised.items()))
-        if not self.equal:
-            return f"nothing to compare, no step came to its end: raised in both ways: {error}"
-        text = f"equal to the last bit in {self.steps} steps, {len(self.raised)} of which raised"
-        return f"{text} in both ways; in step {step}: {error}"
+        text = f"equal to the last bit in {self.steps} steps"
+        if self.raised:
+            step, error = next(iter(self.raised.items()))
+            if not self.equal:
+                return f"nothing to compare, no step came to its end: raised in both ways: {error}"
+            text += f", {len(self.raised)} of which raised in both ways; in step {step}: {error}"
+        return text + self._graph_text()
+
+    def _graph_text(self) -> str:
+        if self.graph_ops is None or self.graph_ops:
+            return ""
+        if not self.ops:
+            return "\n  but no tensor op was asked for: Lockstep had nothing to do"
+        return f"\n  but all {self.ops} ops ran eagerly: more steps may show more"
 
 
 def verify(fn: Callable, *args: Any, steps: int = 5, **kwargs: Any) -> Verification:
@@ -70,7 +88,8 @@ def verify(fn: Callable, *args: Any, steps: int = 5, **kwargs: Any) -> Verificat
     Compared after each step: the result, the arguments, everything that fn reaches through its
     closure, defaults, globals and object, and the random generators. An exception is a result like
     others, but where each step raises, the verdict is not "equal". Raises lockstep.Error where fn
-    is not callable or computes later (a generator), steps is less than 1, or in a session.
+    is not callable, computes later (a generator) or reaches what cannot be copied, where steps is
+    less than 1, in a session, and where LOCKSTEP_DISABLE switches everything off.
     """
     import lockstep
 
@@ -86,11 +105,19 @@ def verify(fn: Callable, *args: Any, steps: int = 5, **kwargs: Any) -> Verificat
     if lockstep._C.is_active():
         message = "here all runs in lockstep: call it outside of sessions and decorated functions"
         raise lockstep.Error("verify", "lockstep.verify", message)
+    if knobs.is_disabled():
+        message = "LOCKSTEP_DISABLE is set, so that both ways would be eager: unset it"
+        raise lockstep.Error("verify", "lockstep.verify", message)
+    counted: list[Callable] = []
 
     def wrap(step: Callable) -> Callable:
-        return lockstep.function(step, when="always", numerics="strict")
+        counted.append(lockstep.function(step, when="always", numerics="strict"))
+        return counted[-1]
 
-    return compare_ways(fn, args, kwargs, steps, wrap)
+    found = compare_ways(fn, args, kwargs, steps, wrap)
+    counters = lockstep.stats(counted[0])
+    found.ops, found.graph_ops = counters["ops"], counters["graph_ops"]
+    return found
 
 
 def _runs_later(fn: Callable) -> bool:

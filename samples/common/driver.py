@@ -142,6 +142,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.steps < 1:
         parser.error(f"--steps is {arguments.steps}; it must be at least 1")
+    if not 0 <= arguments.seed < 2**32:
+        parser.error(f"--seed is {arguments.seed}; numpy takes 0 to {2**32 - 1}")
     return arguments
 
 

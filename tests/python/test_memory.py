@@ -12,6 +12,7 @@ import pytest
 import torch
 from lockstep import _C, Error
 from lockstep.memory import ROLES
+from lockstep.places import describe_line
 from torch import nn
 
 WIDTH, BATCH, DEPTH = 64, 512, 3
@@ -256,3 +257,26 @@ def test_what_could_not_begin_is_not_open(tool, monkeypatch):
             pass
     with getattr(lockstep, tool)(step):
         assert step(torch.ones(3)).tolist() == [2, 2, 2]
+
+
+def test_calls_that_ran_eagerly_are_named():
+    step = lockstep.function(lambda x: (x * 2).relu(), when="never")
+    m = record(step, calls=2)
+    assert m.eager_calls == 2 and "2 calls ran eagerly, which hides what was asked for" in str(m)
+    step = lockstep.function(lambda x: (x * 2).relu(), when="always")
+    m = record(step)
+    assert m.eager_calls == 0 and "ran eagerly, which" not in str(m)
+
+
+def test_a_role_that_there_is_not():
+    m = record(lockstep.function(lambda x: x + 1, when="always"))
+    with pytest.raises(Error, match="no role 'weigths': use one of weights, gradients"):
+        m.curve("weigths")
+
+
+def test_long_lines_are_cut():
+    source = "lambda x: (" + " + ".join(["x"] * 60) + ")"
+    line = describe_line({"where": "a.py:3 in f", "source": source})
+    assert line.startswith("a.py:3 in f: lambda x: (x + x") and line.endswith("…")
+    assert len(line) == len("a.py:3 in f: ") + 60
+    assert describe_line({"where": "a.py:3 in f", "source": "x + 1"}) == "a.py:3 in f: x + 1"

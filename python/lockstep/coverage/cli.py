@@ -155,11 +155,27 @@ def _run_one(args: argparse.Namespace, case: Case) -> int:
     result = results[0]
     if args.function and result["status"] == "skip":
         raise BadInput(next(iter(result["skips"])).removeprefix("cannot be made: BadInput: "))
+    if args.program and not result["programs"]:
+        raise BadInput(f"{case.id} has no program {args.program!r}; without --program, all run")
     _print_failures(result, print, full=True)
     for key, value in result.items():
         if key != "failures":
             print(f"{key}: {value}")
+    if args.function and (hollow := _why_hollow(result)):
+        print(f"nothing was compared: {hollow}")
+        return 1
     return int(result["status"] in _BAD)
+
+
+def _why_hollow(result: dict[str, Any]) -> str | None:
+    """Why equal programs say nothing about a user's own code; None where they do."""
+    if result["status"] != "equal":
+        return None
+    if result["all_raised"]:
+        return "each call raised in both ways; call the function by itself to see the error"
+    if result["way"] in ("strict", "default") and not result.get("ops"):
+        return "no tensor op was asked for from the third call on"
+    return None
 
 
 def _check(args: argparse.Namespace) -> None:

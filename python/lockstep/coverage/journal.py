@@ -49,6 +49,8 @@ class Journal:
                     f"{header.get('way')!r}; name another journal"
                 )
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not self.done:
+            path.replace(path.with_name(path.name + ".old"))  # hours of work, it may be
         self._file = open(path, "a" if self.done else "w", encoding="utf-8")
         if not self.done:
             self._write({"format": FORMAT, **header})

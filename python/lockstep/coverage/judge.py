@@ -280,6 +280,7 @@ def judge(program: Program, way: Eager, mark: Mark = lambda phase: None) -> dict
         "dense": program.dense and all(_is_dense(x.leaves) for x in a.calls),
         "repeats": program.repeats,
         "raised": sum(x.error is not None for x in a.calls),
+        "all_raised": all(x.error is not None for x in a.calls),
         "eager_s": a.steady_s,
         "way_s": c.steady_s,
     }

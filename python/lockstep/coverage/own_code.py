@@ -47,8 +47,19 @@ def as_run(factory: Callable[[], Any], name: str) -> Run:
         step, inputs = made
         if not callable(inputs):
             return Run(step, lambda i: tuple(inputs), state=state_of(step))
-        return Run(step, inputs, state=state_of(step))
+        return Run(step, _checked(inputs, name), state=state_of(step))
     raise BadInput(f"{name} returned {type(made).__name__}; {_FORMS}")
+
+
+def _checked(inputs: Callable[[int], Any], name: str) -> Callable[[int], tuple]:
+    def checked(i: int) -> tuple:
+        args = inputs(i)
+        if not isinstance(args, (tuple, list)):
+            kind = type(args).__name__
+            raise BadInput(f"{name}: inputs({i}) returned {kind}, not the tuple of its arguments")
+        return tuple(args)
+
+    return checked
 
 
 def state_of(step: Callable) -> dict[str, Any]:

@@ -157,6 +157,7 @@ def _add_measures(case: dict[str, Any], judged: list[dict[str, Any]]) -> None:
     case["eager_s"] = round(sum(r["eager_s"] for r in judged), 6)
     case["way_s"] = round(sum(r["way_s"] for r in judged), 6)
     case["raised"] = sum(bool(r["raised"]) for r in judged)
+    case["all_raised"] = sum(r["all_raised"] for r in judged)
     unstable = [f"{r['program']}: {r['unstable'][0]}" for r in judged if r["unstable"]]
     if unstable:
         case["self_differs"] = len(unstable)

@@ -6,10 +6,14 @@ expose it, and an exposed tensor is treated with more care than the one we want 
 
 from __future__ import annotations
 
+import argparse
+import array
+import collections
 import dataclasses
 import random
 import re
 import struct
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -103,8 +107,18 @@ def _children(value: Any) -> Iterator[tuple[str, Any]] | None:
         return ((str(k), v) for k, v in value.items())
     if isinstance(value, torch.Size):
         return None
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, collections.deque)):
         return ((str(i), v) for i, v in enumerate(value))
+    if isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
+        return iter(vars(value).items())
+    if isinstance(value, torch.Generator):
+        return iter([("state", value.get_state())])
+    if isinstance(value, random.Random):
+        return iter([("state", hash(value.getstate()))])
+    if isinstance(value, np.random.RandomState):
+        return iter([("state", value.get_state())])
+    if isinstance(value, np.random.Generator):
+        return iter([("state", value.bit_generator.state)])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value))
     return None
@@ -139,6 +153,8 @@ def _scalar_record(value: Any) -> tuple:
         return (type(value).__name__, value)
     if isinstance(value, (set, frozenset)):
         return (type(value).__name__, sorted(map(repr, value)))
+    if isinstance(value, (bytearray, array.array)):
+        return (type(value).__name__, getattr(value, "typecode", ""), bytes(value))
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return ("torch", str(value))
     return ("object", type(value).__name__)

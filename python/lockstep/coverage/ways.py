@@ -47,9 +47,12 @@ class Strict(Eager):
 
     def __init__(self, **options: Any) -> None:
         import lockstep
+        from lockstep.knobs import is_disabled
 
         if not hasattr(lockstep, "function"):
             raise BadInput("Lockstep's core is not built here; run with `--way eager`, or build it")
+        if is_disabled():
+            raise BadInput("LOCKSTEP_DISABLE is set, so that all ways would be eager: unset it")
         self._lockstep = lockstep
         self._options = {"when": "always", "numerics": "strict", **options}
 

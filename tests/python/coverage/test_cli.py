@@ -25,6 +25,14 @@ def number():
     return 5
 def broken():
     raise ValueError("no data")
+def rows():
+    return (lambda x: x + 1), (lambda i: torch.ones(3, 2))
+def raises():
+    def step():
+        raise ValueError("always")
+    return step
+def idle():
+    return lambda: 3
 """
 
 
@@ -47,6 +55,11 @@ BAD = [
     (["--function", "wrong:f"], "cannot import 'wrong': ZeroDivisionError"),
     (["--function", "mine:number"], "mine:number returned int"),
     (["--function", "mine:broken"], "no data"),
+    (["--function", "mine:rows"], "mine:rows: inputs(0) returned Tensor, not the tuple"),
+    (
+        ["--case", "python/for_else_break_continue", "--program", "nope"],
+        "python/for_else_break_continue has no program 'nope'",
+    ),
     (["--report", "--out", "nothing"], "there is no journal"),
     (["--shrink", "x"], "takes the seed"),
 ]
@@ -71,6 +84,25 @@ def test_own_function(tmp_path):
     assert "status: equal" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("factory", "why"),
+    [("raises", "each call raised in both ways"), ("idle", "no tensor op was asked for")],
+)
+def test_own_function_with_nothing_to_compare(factory, why, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    done = run("--function", f"mine:{factory}", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert f"nothing was compared: {why}" in done.stdout
+
+
+def test_a_way_that_would_be_eager_is_refused(tmp_path, monkeypatch, capfd):
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_DISABLE", "1")
+    assert main(["--function", "mine:make_case"]) == 2
+    assert "LOCKSTEP_DISABLE is set, so that all ways would be eager" in capfd.readouterr().err
+
+
 def test_run_resume_and_report(tmp_path):
     arguments = ("--source", "python", "--filter", "python/c*", "--way", "eager", "--out", "out")
     done = run(*arguments, cwd=tmp_path)
@@ -81,6 +113,9 @@ def test_run_resume_and_report(tmp_path):
     done = run(*arguments, "--resume", cwd=tmp_path)
     assert done.returncode == 0
     assert (tmp_path / "out" / "eager.jsonl").read_text() == before
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 0
+    assert (tmp_path / "out" / "eager.jsonl.old").read_text() == before
 
 
 def test_ids_are_unique_and_a_sample_has_every_source():

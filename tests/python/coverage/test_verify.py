@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import array
+import collections
 import functools
+import importlib
 import inspect
+import itertools
+import queue as queues
+import random
+import sys
 import threading
 import types
 
 import lockstep
+import numpy
 import pytest
 import torch
 from lockstep.verify import compare_ways, verify
@@ -192,12 +201,17 @@ REACHED = {
 }
 
 
+ONE_CALL = "  but all 23 ops ran eagerly: more steps may show more"  # the other two are looked up
+
+
 @pytest.mark.parametrize("way", REACHED)
 def test_decorated_functions_are_copied(way):
     before = str((model.state_dict(), descent.state_dict(), schedule.state_dict()))
     lockstep.reset_stats(train)
     found = verify(REACHED[way], X, steps=3)
-    assert found and str(found) == "equal to the last bit in 3 steps"
+    first, *more = str(found).splitlines()
+    assert found and first == "equal to the last bit in 3 steps"
+    assert more == [ONE_CALL] if way == "a cache" else not more
     assert before == str((model.state_dict(), descent.state_dict(), schedule.state_dict()))
     assert lockstep.stats(train)["calls"] == 0 and trainer.calls == 0 and active == []
 
@@ -376,7 +390,7 @@ def test_locks_and_files_that_are_reached(tmp_path):
 
 def test_what_cannot_be_copied_is_named():
     batches = (torch.ones(2) for _ in range(3))
-    with pytest.raises(lockstep.Error, match="reaches a generator, which cannot be copied"):
+    with pytest.raises(lockstep.Error, match="by .batches. a generator, which cannot be copied"):
         verify(lambda: next(batches) * 2)
 
 
@@ -390,3 +404,169 @@ def test_what_cannot_be_compared_is_refused():
     with lockstep.session(when="always"):
         with pytest.raises(lockstep.Error, match="call it outside of sessions"):
             verify(step, X)
+
+
+# ---- what Python and the program's other modules keep
+
+
+namespace = types.SimpleNamespace(count=0, nested=argparse.Namespace(count=0))
+numbers = itertools.count()
+weights = itertools.cycle([1.0, 2.0, 3.0])
+flags, values = bytearray(2), array.array("d", [0.0])
+drawn, draws = random.Random(3), numpy.random.RandomState(3)
+queue = collections.deque([1.0, 2.0], maxlen=2)
+mapping = collections.UserDict(count=0)
+add_to_history = history.append
+
+
+def uses_all(x):
+    namespace.count += 1
+    namespace.nested.count += 1
+    mapping["count"] += 1
+    flags[0] += 1
+    values[0] += 1
+    queue.append(queue[0] + 1)
+    add_to_history(namespace.count)
+    sums = (namespace.count, namespace.nested.count, mapping["count"], flags[0], values[0])
+    drawings = (next(numbers), next(weights), queue[0], drawn.random(), draws.rand())
+    return x * sum(sums) * sum(drawings), len(history)
+
+
+def state_of_all():
+    states = (namespace, mapping, flags, values, queue, history, numbers, drawn.getstate())
+    return repr((*states, draws.get_state(), weights.__reduce__()))
+
+
+def test_what_python_counts_with():
+    before = state_of_all()
+    found = verify(uses_all, X, steps=3)
+    assert found, str(found)
+    assert state_of_all() == before
+
+
+ENGINE = """
+import torch
+
+losses = []
+settings = {"scale": 1.0}
+
+class Meter:
+    def __init__(self):
+        self.sum, self.count = 0.0, 0
+
+    def update(self, value):
+        self.sum += value
+        self.count += 1
+        return self.sum / self.count
+
+meter = Meter()
+calls = 0
+
+def scaled(x):
+    global calls
+    calls += 1
+    losses.append(x.sum().item())
+    settings["scale"] += 1
+    return x * settings["scale"] + calls
+"""
+
+
+TRAINING = """
+import engine_of_a_program as engine
+from engine_of_a_program import losses, meter, scaled
+
+def by_module(x):
+    y = engine.scaled(x)
+    return y * engine.meter.update(len(engine.losses)) * engine.calls
+
+def by_name(x):
+    y = scaled(x)
+    return y * meter.update(len(losses))
+"""
+
+
+@pytest.fixture
+def training(tmp_path, monkeypatch):
+    """A program of two modules: one trains, the other keeps losses, a meter and settings."""
+    names = ("engine_of_a_program", "training_of_a_program")
+    for name, text in zip(names, (ENGINE, TRAINING), strict=True):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module(names[1])
+    for name in names:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("way", ["by_module", "by_name"])
+def test_other_modules_of_the_program(training, way):
+    found = verify(getattr(training, way), X, steps=3)
+    assert found, str(found)
+    engine = training.engine
+    assert (engine.calls, engine.losses, engine.meter.count) == (0, [], 0)
+    assert engine.settings == {"scale": 1.0}
+
+
+class Buffer:
+    """An object of the program whose tensors a step changes."""
+
+    def __init__(self):
+        self.kept = torch.zeros(3)
+
+
+buffer = Buffer()
+
+
+def test_tensors_of_objects_are_compared():
+    def wrap(fn):
+        def run(x):
+            fn.__globals__["buffer"].kept.add_(1)
+            return fn(x)
+
+        return run
+
+    step = eval("lambda x: x * len(buffer.kept)", globals())
+    found = compare_ways(step, (X,), {}, 2, wrap)
+    assert found.step == 1 and "buffer.kept" in str(found)
+    assert torch.equal(buffer.kept, torch.zeros(3))
+
+
+def test_iterators_that_cannot_be_copied_are_named(monkeypatch):
+    loader = torch.utils.data.DataLoader(torch.ones(8, 3), batch_size=2)
+    for batches in (iter(loader), (torch.ones(3) for _ in range(9))):
+        monkeypatch.setitem(globals(), "batches", batches)
+        step = eval("lambda: next(batches) * 2", globals())
+        with pytest.raises(lockstep.Error, match="lockstep.verify: the function reaches by 'batc"):
+            verify(step)
+        assert len(next(batches)) > 0  # nothing was taken from it by then
+
+
+def test_threads_that_run_are_named():
+    class Prefetcher:
+        def __init__(self):
+            self.stopped, self.batches = threading.Event(), queues.Queue()
+            self.thread = threading.Thread(target=self.stopped.wait, daemon=True)
+            self.thread.start()
+
+        def step(self, x):
+            return x + self.batches.qsize()
+
+    prefetcher = Prefetcher()
+    try:
+        with pytest.raises(lockstep.Error, match="reaches a thread that runs"):
+            verify(prefetcher.step, X)
+    finally:
+        prefetcher.stopped.set()
+        prefetcher.thread.join()
+    assert verify(prefetcher.step, X)  # a condition and its lock are copied together
+
+
+def test_what_has_nothing_to_compare_says_so(monkeypatch):
+    found = verify(lambda: 3)
+    assert found and "no tensor op was asked for" in str(found)
+    found = verify(lambda x: x + 1, X, steps=1)
+    assert found and "ops ran eagerly: more steps may show more" in str(found)
+    found = verify(lambda x: x + 1, X)
+    assert found.graph_ops > 0 and str(found) == "equal to the last bit in 5 steps"
+    monkeypatch.setenv("LOCKSTEP_DISABLE", "1")
+    with pytest.raises(lockstep.Error, match="LOCKSTEP_DISABLE is set"):
+        verify(lambda x: x + 1, X)
