@@ -44,10 +44,12 @@ _STATE = (
     bytearray,
     array.array,
 )
-_CONTAINERS = (  # those of other libraries too, where they can be copied
+_TRIED = (  # of all libraries; shared where they cannot be copied
     collections.abc.MutableMapping,
     collections.abc.MutableSequence,
     collections.abc.MutableSet,
+    torch.utils.data.DataLoader,
+    torch.utils.data.Sampler,
 )
 _OWN_STATE = ("state", "param_groups", "defaults")  # what an optimizer's copy has by itself
 _CACHED = type(functools.lru_cache(len))
@@ -214,7 +216,7 @@ class Copier:
                     new[name] = self._copy_module(value, attributes)
             elif _is_state(value, module) or isinstance(value, collections.abc.Iterator):
                 new[name] = self._reach(name, value)
-            elif isinstance(value, _CONTAINERS):
+            elif isinstance(value, _TRIED):
                 with contextlib.suppress(Error, TypeError):
                     new[name] = self._reach(name, value)
 

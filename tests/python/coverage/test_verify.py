@@ -530,6 +530,17 @@ def test_tensors_of_objects_are_compared():
     assert torch.equal(buffer.kept, torch.zeros(3))
 
 
+def test_loaders_with_a_generator_of_their_own(monkeypatch):
+    generator = torch.Generator().manual_seed(3)
+    data = torch.randn(8, 3)
+    loader = torch.utils.data.DataLoader(data, batch_size=2, shuffle=True, generator=generator)
+    monkeypatch.setitem(globals(), "loader", loader)
+    before = generator.get_state()
+    found = verify(eval("lambda: [batch * 2 for batch in loader]", globals()), steps=3)
+    assert found, str(found)
+    assert torch.equal(generator.get_state(), before)
+
+
 def test_iterators_that_cannot_be_copied_are_named(monkeypatch):
     loader = torch.utils.data.DataLoader(torch.ones(8, 3), batch_size=2)
     for batches in (iter(loader), (torch.ones(3) for _ in range(9))):
