@@ -185,10 +185,9 @@ void CallRecorder::print_event(const graph::Node& node, const char* flag) {
   ++event_count_;
   way_ += "event " + number(node.id) + flag + '\n';
   for (size_t a = 0; a < pending_.args.size(); ++a) {
-    const auto kind = node.op->args[a].kind;
-    if (kind != ArgKind::kConstant && kind != ArgKind::kScalar) continue;
+    if (!graph::is_constant(node.op->args[a].kind)) continue;
     const auto value = graph::print_value(pending_.args[a]);
-    if (value != graph::print_value(node.constants[a])) way_ += "  arg " + number(a) + ' ' + *value + '\n';
+    if (value && value != graph::print_value(node.constants[a])) way_ += "  arg " + number(a) + ' ' + *value + '\n';
   }
   way_ += pending_.tensors;
 }

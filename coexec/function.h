@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "coexec/call_gaps.h"
@@ -50,6 +51,7 @@ struct Function : std::enable_shared_from_this<Function> {
   std::atomic<bool> is_busy{false};
   std::atomic<std::thread::id> busy_thread{};  // whose call it is, while it is busy
   uint64_t memo_epoch = 0;       // of the signatures that the nodes point to
+  std::unordered_set<const graph::Signature*> known;  // that it has met, where it is deterministic
   Policy policy{!dynamic::has_one_core()};  // of when="auto"
   CallGaps gaps;
   dynamic::Problem way_problem;  // under which the policy's choice is remembered; empty until the function is known
@@ -81,6 +83,12 @@ struct Function : std::enable_shared_from_this<Function> {
   // Its graph may change at any time.
   bool runs_elsewhere() const { return is_busy.load() && busy_thread.load() != std::this_thread::get_id(); }
   void forget_stale_signatures();  // of its nodes, where the memo has forgotten them
+  // Whether it may use what the process knows. An op of known layout runs by other kernels than one that is met first: where
+  // bits depend on nothing but the program, that is what this function has met.
+  bool may_know(const graph::Signature& signature) const { return !is_deterministic || known.contains(&signature); }
+  void note_known(const graph::Signature& signature) {
+    if (is_deterministic) known.insert(&signature);
+  }
   // Whether most ops of the last call ran eagerly by themselves, and kernels that the graph ran took next to nothing of its
   // time.
   bool is_pointless(const Counters& before, uint64_t call_ticks);

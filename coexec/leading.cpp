@@ -140,6 +140,7 @@ std::optional<c10::ScalarType> autocast_within() {
 
 void Session::begin_words(const OpInfo& op) {
   words_.clear();
+  scales_ = false;
   const auto& context = at::globalContext();
   const bool counts_versions = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
   const auto autocast = autocast_within();
@@ -148,7 +149,9 @@ void Session::begin_words(const OpInfo& op) {
   words_.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) | (counts_versions ? 256 : 0) |
                    (c10::GradMode::is_enabled() ? 512 : 0) | (has_inference_tensors ? 1024 : 0) |
                    (context.deterministicAlgorithms() ? 2048 : 0) | (context.deterministicAlgorithmsWarnOnly() ? 4096 : 0) |
-                   (autocast ? 8192 : 0) | (autocast == at::kHalf ? 16384 : 0));
+                   (autocast ? 8192 : 0) | (autocast == at::kHalf ? 16384 : 0) |
+                   (c10::WarningUtils::get_warnAlways() ? 64 : 0) | (c10::InferenceMode::is_enabled() ? 128 : 0));
+  static_assert(static_cast<int>(c10::ScalarType::BFloat16) < 64);  // the default is a floating one
   static_assert(16384 < 1 << graph::kModeBits);
   if (op.asks_for_threads)
     words_.push_back(at::get_num_threads() * 2 + at::globalContext().userEnabledMkldnn());
@@ -181,6 +184,7 @@ void Session::build_words(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
         words_.push_back(arg.isNone() ? 0 : 1);
         break;
       case ArgKind::kScalar:
+        if (static_cast<int>(a) == op.alpha_argument) note_factor(arg);
         graph::append_scalar(words_, arg, op.layout_from_scalars);
         break;
       case ArgKind::kConstant:
@@ -198,7 +202,14 @@ void Session::build_words(const OpInfo& op, at::ArrayRef<c10::IValue> args) {
 const Signature* Session::find_signature(const OpInfo& op, graph::Node* node) {
   if (node->signature && node->signature->words == words_) return node->signature;
   hash_ = graph::hash_words(words_);
-  return dynamic::ShapeMemo::instance().find(op, words_, hash_);
+  const auto* found = dynamic::ShapeMemo::instance().find(op, words_, hash_);
+  return found && function_->may_know(*found) ? found : nullptr;
+}
+
+const Signature* Session::remember(std::unique_ptr<Signature> learned) {
+  const auto* signature = dynamic::ShapeMemo::instance().insert(std::move(learned));
+  function_->note_known(*signature);
+  return signature;
 }
 
 // For sizes that are new to a node which ran with others.
@@ -206,7 +217,7 @@ const Signature* Session::infer_signature(const OpInfo& op, const graph::Node& n
   if (!node.signature) return nullptr;
   auto learned = create_signature(op);
   if (!dynamic::infer_results(*learned, *node.signature_like(*learned), args, node.varies)) return nullptr;
-  return dynamic::ShapeMemo::instance().insert(std::move(learned));
+  return remember(std::move(learned));
 }
 
 std::unique_ptr<Signature> Session::create_signature(const OpInfo& op) {
@@ -570,6 +581,7 @@ Operand Session::operand_of(OperandView& view) {
 
 // In the next place of the channel, which has room.
 Event& Session::open_event(graph::Node* node, const Signature* signature) {
+  begin_asking();
   wait_for_room();
   Event& event = runner_.channel().slot_to_fill();
   event.clear();
@@ -693,6 +705,7 @@ Session::Placeholders Session::push_event(Event& event) {
   const bool is_noted = note_event(number);
   bump_versions(signature);
   channel.push();
+  end_asking();
   if (!is_noted) wait_done(number, /*interruptible=*/false);  // nobody would know of it
   dynamic::prefetch_to_write(channel.slot_to_fill());
   return placeholders;
@@ -733,6 +746,7 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   event.capture = &capture;
   event.is_strict |= !known;  // it shows what layouts eager gives
   const uint64_t number = runner_.channel().push();
+  end_asking();
   note_event(number);
   wait_done(number, /*interruptible=*/false);
   for (const auto& warning : capture.warnings) c10::warn(warning);
@@ -763,7 +777,7 @@ void Session::ask_and_wait(const OpInfo& op, torch::jit::Stack* stack, graph::No
   }
   if (learned && !has_dynamic_shape(op)) {
     learned->aliases_input = aliases;
-    node->note_signature(dynamic::ShapeMemo::instance().insert(std::move(learned)));
+    node->note_signature(remember(std::move(learned)));
   }
   return_results(op, stack, fresh, list_sizes);
 }

@@ -7,14 +7,15 @@
 
 #include "coexec/event_log.h"
 #include "coexec/session.h"
+#include "dynamic/kernels/kernel_table.h"
 #include "dynamic/shapes/shape_memo.h"
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/cache_line.h"
 #include "dynamic/vm/executor.h"
+#include "graph/value_text.h"
 
 namespace lockstep::coexec {
 
-using graph::ArgKind;
 using graph::OpInfo;
 using graph::OpKind;
 using graph::Reason;
@@ -67,13 +68,14 @@ graph::Node* Session::record(const OpInfo& op, at::ArrayRef<c10::IValue> args, c
     node->is_plain_bool = details.is_plain_bool && op.kind == OpKind::kHost;
     node->forward_node = place.forward_node;
     if (place.autograd_name) node->autograd_node = place.autograd_name();
-    node->constants.reserve(args.size());
-    for (size_t a = 0; a < args.size(); ++a) {
-      const auto kind = op.args[a].kind;
-      const bool constant = kind == ArgKind::kConstant || kind == ArgKind::kScalar;
-      node->constants.push_back(constant ? args[a] : c10::IValue());
-    }
+    node->constants.resize(args.size());
     node->varies.assign(args.size(), false);
+    for (size_t a = 0; a < args.size(); ++a) {
+      if (!is_constant(op.args[a].kind)) continue;
+      const bool is_value = graph::print_value(args[a]).has_value();
+      if (is_value) node->constants[a] = args[a];
+      node->varies[a] = !is_value;  // an object (a storage, packed weights) does not live as long as the graph
+    }
     note_sources(*node);
   } else {
     note_variation(*node, args);
@@ -133,8 +135,7 @@ bool Session::has_source(const OperandView& view, graph::OperandSource& source) 
 // A node passed again: numbers and operands that are not what they were before vary.
 void Session::note_variation(graph::Node& node, at::ArrayRef<c10::IValue> args) {
   for (size_t a = 0; a < args.size(); ++a) {
-    const auto kind = node.op->args[a].kind;
-    if (kind != ArgKind::kConstant && kind != ArgKind::kScalar) continue;
+    if (!is_constant(node.op->args[a].kind)) continue;
     if (!node.varies[a] && !is_same_constant(node.constants[a], args[a])) node.varies[a] = true;
   }
   note_operand_variation(node);
@@ -234,7 +235,7 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
   std::vector<Versioned> versions;  // of what is written
   if (learned && op.writes)
     for (const auto& view : operands_) {
-      const bool counts = view.is_written && view.tensor && !view.tensor->is_inference();
+      const bool counts = view.is_written && view.tensor && dynamic::counts_versions(*view.tensor);
       versions.emplace_back(counts ? *view.tensor : at::Tensor(), counts ? view.tensor->_version() : 0);
     }
   bool known = !dynamic;
@@ -248,13 +249,13 @@ bool Session::run_and_learn(const OpInfo& op, torch::jit::Stack* stack, graph::N
   if (learned) {
     fill_outputs(*learned, results);
     for (const auto& tensor : dynamic::fresh_results(op, results)) {
-      const bool counts = tensor.defined() && !tensor.is_inference();
+      const bool counts = tensor.defined() && dynamic::counts_versions(tensor);
       learned->output_versions.push_back(counts ? static_cast<int8_t>(tensor._version()) : 0);
     }
     learned->warns = warned;
     note_resized_outputs(*learned, results);
     for (const auto& written : versions) learned->version_bumps.push_back(static_cast<int8_t>(bumps_of(written, versions)));
-    node->note_signature(dynamic::ShapeMemo::instance().insert(std::move(learned)));
+    node->note_signature(remember(std::move(learned)));
     known = false;
   }
   link_results(op, results, *node);

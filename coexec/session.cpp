@@ -1,12 +1,16 @@
 // Calls, doors and waits. The other halves of Session: leading.cpp (asking), recording.cpp (tracing).
 #include "coexec/session.h"
 
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <xmmintrin.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <stdexcept>
+#include <thread>
 
 #include "coexec/call_recorder.h"
 #include "coexec/clock.h"
@@ -100,6 +104,7 @@ void Function::forget_stale_signatures() {
   const uint64_t epoch = dynamic::ShapeMemo::instance().epoch();
   if (epoch == memo_epoch) return;
   for (const auto& node : graph.nodes()) node->forget_signatures();
+  known.clear();
   memo_epoch = epoch;
 }
 
@@ -139,16 +144,75 @@ void Session::stay_in_place() {
   runner_.set_in_place(in_place_ = true);
 }
 
+namespace {
+
+bool forks_beside_threads = false;
+// In a child, for ever. What another thread held at the fork stays locked there, a lock of the BLAS among them that each
+// thread takes as it ends: so no thread begins that would have to end.
+std::atomic<bool> has_locks_of_others{false};
+
+// What each thread of the process did before comes before what this one does next, and the other way round.
+void order_all_threads() {
+  syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+  syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+}
+
+}  // namespace
+
 // Nothing is pending in the child, and its only thread knows no workers that do not exist there.
-void Session::prepare_fork() {
-  for (Session* session : all())
-    if (session->is_active()) session->drain_from_other_thread();
+void Session::prepare_fork(bool beside_threads) {
+  forks_beside_threads = beside_threads;
+  is_forking = true;
+  order_all_threads();
+  for (Session* session : all()) {
+    if (!session->is_active()) continue;
+    if (session != t_session.session) {
+      forks_beside_threads = true;
+      session->wait_until_asked();
+    }
+    session->drain_from_other_thread();
+  }
   dynamic::release_thread_team();  // also of a thread that never made a call: its eager ops had one
   if (t_session.session) t_session.session->has_workers_ = false;
 }
 
+void Session::end_fork() { is_forking = false; }
+
+// By another thread: until the leading one has asked for what it is about to, and does not begin with more.
+void Session::wait_until_asked() {
+  constexpr double kMostSeconds = 1;  // an error on the way may have left it so
+  struct Wait {
+    const std::atomic<bool>& is_asking;
+    double end;
+  } wait{is_asking_, now_seconds() + kMostSeconds};
+  host_.wait_released_uninterrupted(
+      [](void* argument) {
+        const auto& w = *static_cast<Wait*>(argument);
+        std::this_thread::yield();
+        return !w.is_asking.load(std::memory_order_acquire) || now_seconds() > w.end;
+      },
+      &wait);
+}
+
+// The leading thread's side.
+void Session::wait_for_fork() {
+  do {
+    end_asking();
+    host_.wait_released_uninterrupted(
+        [](void*) {
+          std::this_thread::yield();
+          return !is_forking.load(std::memory_order_acquire);
+        },
+        nullptr);
+    is_asking_.store(true, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  } while (is_forking.load(std::memory_order_relaxed));
+}
+
 // The child goes on eagerly: its session, drained before the fork, is forgotten with its runner.
 void Session::abandon_all() {
+  if (forks_beside_threads) has_locks_of_others = true;
+  is_forking = false;
   tracer::listen(nullptr);
   listening_ = nullptr;
   auto& known = sessions();
@@ -174,8 +238,8 @@ void Session::begin(Function& function, Way way) {
   if (depth_++ > 0) return;
   runner_.note_access();
   call_begin_ = __rdtsc();
-  yields_ = way == Way::kYielding;
-  in_place_ = way == Way::kInPlace;
+  in_place_ = way == Way::kInPlace || has_locks_of_others.load(std::memory_order_relaxed);
+  yields_ = way == Way::kYielding && !in_place_;
   runner_.set_in_place(in_place_);
   at_once_ = in_place_ && function.is_strict && !function.next_recorder &&
              !dynamic::skip_kernels.load(std::memory_order_relaxed);

@@ -82,7 +82,8 @@ class Session final : public tracer::OpSink {
   static std::vector<Session*> all();
   // Where the process is about to exit: without the graph runner's thread, in what is left of the call.
   void stay_in_place();
-  static void prepare_fork();
+  static void prepare_fork(bool beside_threads);  // of Python, besides the one that forks
+  static void end_fork();  // in the parent
   // All that are known in the process, if there are more than so many, and no call but that of `leader` goes on.
   static void forget_signatures(size_t most, const Session* leader);
   static void abandon_all();  // in a forked child, where the runners' threads do not exist
@@ -109,6 +110,18 @@ class Session final : public tracer::OpSink {
   static void box_and_trace(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void listen(bool on);
   static inline thread_local Session* listening_ = nullptr;
+  // Nobody asks while the process forks: a child would never see what is pending then. Who forks orders all threads, so that
+  // leading threads need no fence for it.
+  static inline std::atomic<bool> is_forking{false};
+  std::atomic<bool> is_asking_{false};
+  void begin_asking() {
+    is_asking_.store(true, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (is_forking.load(std::memory_order_relaxed)) wait_for_fork();
+  }
+  void end_asking() { is_asking_.store(false, std::memory_order_release); }
+  void wait_for_fork();
+  void wait_until_asked();
   static inline std::atomic<bool> has_several{false};  // sessions; those of threads that have ended count, too
 
   // ---- looking at the arguments
@@ -118,6 +131,7 @@ class Session final : public tracer::OpSink {
   void begin_words(const graph::OpInfo& op);
   void build_words(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args);
   const graph::Signature* find_signature(const graph::OpInfo& op, graph::Node* node);
+  const graph::Signature* remember(std::unique_ptr<graph::Signature> learned);
   const graph::Signature* infer_signature(const graph::OpInfo& op, const graph::Node& node,
                                           at::ArrayRef<c10::IValue> args);
   std::unique_ptr<graph::Signature> create_signature(const graph::OpInfo& op);
@@ -158,6 +172,8 @@ class Session final : public tracer::OpSink {
   bool resolve_masks(const graph::OpInfo& op, torch::jit::Stack* stack);
   bool can_run_on_host(const graph::OpInfo& op, const graph::Signature& signature);
   bool can_run_at_once(const graph::OpInfo& op, const graph::Signature& signature);
+  void note_factor(const c10::IValue& alpha);
+  bool rounds_as_eager(const graph::OpInfo& op, const graph::Signature& signature) const;
   bool is_pending(const OperandView& view);
   bool take_operands_at_rest();
   bool must_wait(const graph::OpInfo& op, at::ArrayRef<c10::IValue> args, bool is_resolved);
@@ -289,6 +305,7 @@ class Session final : public tracer::OpSink {
     uint64_t asked_before = 0, begin_ticks = 0, preparation_before = 0;
   };
   Stretch stretch_;
+  bool scales_ = false;    // the op that the words are of multiplies by a number that may round
   bool in_place_ = false;  // events are executed by whoever waits, not behind
   bool at_once_ = false;   // in place, and nothing could be gained from looking at several: none ever waits
   std::mutex consumer_mutex_;

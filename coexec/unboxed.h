@@ -279,7 +279,9 @@ class Unboxed<Op, Result(Args...)> {
       if constexpr (unboxed::holds_tensors<T>) {
         unboxed::each_tensor(arg, [&](const at::Tensor& tensor) { graph::append_layout(words, tensor); });
       } else if (op.info.args[index].kind == graph::ArgKind::kScalar) {
-        graph::append_scalar(words, c10::IValue(arg), op.info.layout_from_scalars);
+        const c10::IValue number(arg);
+        if (static_cast<int>(index) == op.info.alpha_argument) session.note_factor(number);
+        graph::append_scalar(words, number, op.info.layout_from_scalars);
       } else {
         unboxed::append_constant(words, arg);
       }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <tuple>
 #include <utility>
 
@@ -66,6 +67,16 @@ bool Session::runs_on_one_thread() const {
   });
 }
 
+void Session::note_factor(const c10::IValue& alpha) {
+  const bool is_one = alpha.isInt() ? std::abs(alpha.toInt()) == 1 : alpha.isDouble() && std::abs(alpha.toDouble()) == 1;
+  scales_ = !is_one;
+}
+
+// PyTorch's vectors round a + alpha * b once, and the values that are left over after them twice.
+bool Session::rounds_as_eager(const OpInfo& op, const Signature& signature) const {
+  return !(scales_ && op.is_pointwise) && dynamic::rounds_as_eager(op, signature);
+}
+
 // Scalars and sizes that depend only on values at rest: computed where they are needed, at once.
 bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
   if (op.draws) return false;
@@ -77,7 +88,7 @@ bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
   }
   const int64_t most = op.writes ? kHostWritten : kHostElements;
   // whether it is at rest is a matter of time
-  if (function_->fuses && !dynamic::rounds_as_eager(op, signature)) return false;
+  if (function_->fuses && !rounds_as_eager(op, signature)) return false;
   if (!function_->is_strict && dynamic::may_round_otherwise(op)) return false;
   for (const auto& view : operands_) {
     if (!view.storage) continue;
@@ -92,7 +103,7 @@ bool Session::can_run_on_host(const OpInfo& op, const Signature& signature) {
 // What would be waited for behind all that was asked, though nothing that it touches is pending.
 bool Session::can_run_at_once(const OpInfo& op, const Signature& signature) {
   const bool has_one_kernel =
-      function_->is_strict || (dynamic::rounds_as_eager(op, signature) && !dynamic::may_round_otherwise(op));
+      function_->is_strict || (rounds_as_eager(op, signature) && !dynamic::may_round_otherwise(op));
   return has_one_kernel && !op.draws && runs_on_one_thread() && take_operands_at_rest();
 }
 

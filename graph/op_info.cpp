@@ -108,6 +108,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op) : handle(op) {
     draws |= slot.kind == ArgKind::kGenerator;
     has_nested_tensors |= slot.kind == ArgKind::kNestedTensors;
     if (holds_device(arg.type())) device_argument = static_cast<int>(args.size());
+    if (arg.name() == "alpha" && slot.kind == ArgKind::kScalar) alpha_argument = static_cast<int>(args.size());
     args.push_back(slot);
   }
   for (const auto& ret : schema.returns()) {

@@ -34,6 +34,8 @@ enum class ArgKind : uint8_t {
   kGenerator,
   kConstant,
 };
+// Nodes keep what was asked with first.
+inline bool is_constant(ArgKind kind) { return kind == ArgKind::kConstant || kind == ArgKind::kScalar; }
 
 struct ArgSlot {
   ArgKind kind = ArgKind::kConstant;
@@ -78,6 +80,7 @@ struct OpInfo {
   bool writes = false;              // some argument is written
   bool has_nested_tensors = false;  // in some argument
   int device_argument = -1;         // says on which device; or none does
+  int alpha_argument = -1;          // a factor of another operand; or there is none
   bool may_warn = false;
   bool asks_for_threads = false;    // which of PyTorch's kernels runs, and so the layout, may depend on how many there are
   ValueCheck value_check = ValueCheck::kNone;

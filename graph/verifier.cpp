@@ -65,8 +65,6 @@ bool fits(const c10::IValue& value, const c10::TypePtr& type) {
   }
 }
 
-bool is_constant(ArgKind kind) { return kind == ArgKind::kConstant || kind == ArgKind::kScalar; }
-
 bool has_list_argument(const OpInfo& op) {
   for (const auto& arg : op.args)
     if (arg.kind == ArgKind::kTensorList || arg.kind == ArgKind::kOptionalTensorList) return true;

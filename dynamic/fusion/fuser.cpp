@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "dynamic/kernels/kernel_choice.h"
+#include "dynamic/shapes/shape_memo.h"
 #include "dynamic/threads/thread_team.h"
 #include "dynamic/vm/executor.h"
 #include "dynamic/vm/hidden_layout.h"
@@ -55,7 +56,9 @@ std::optional<jit::ScalarValue> scalar_value(const FusedGroup& group, const Scal
 FusionStatistics fusion_statistics;
 
 Fuser::Plan& Fuser::find_plan(FusedGroup& group) {
-  if (plans_.size() > kMaxPlans) plans_.clear();
+  const uint64_t epoch = ShapeMemo::instance().epoch();
+  if (plans_.size() > kMaxPlans || epoch != epoch_) plans_.clear();  // of shapes that were forgotten, nobody asks again
+  epoch_ = epoch;
   auto key = group.key();
   if (const auto known = plans_.find(key); known != plans_.end()) return known->second;
   auto made = create_spec(group);

@@ -58,6 +58,7 @@ class Fuser {
   FusedGroup single_;  // for events of a group whose kernel is not there yet
   KernelSlot* awaited_ = nullptr;  // of the group that was just tried, where its kernel is still to come
   std::unordered_map<GroupKey, Plan, KeyHash> plans_;
+  uint64_t epoch_ = 0;
 };
 
 }  // namespace lockstep::dynamic

@@ -140,7 +140,7 @@ const KernelFacts& find_facts(const graph::OpInfo& op) {
 void raise_versions(const c10::List<at::Tensor>& tensors) {
   if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView)) return;
   for (const at::Tensor& tensor : tensors)
-    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+    if (counts_versions(tensor)) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
 }  // namespace

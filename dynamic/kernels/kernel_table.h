@@ -52,5 +52,9 @@ bool try_run_joined(const graph::OpInfo& op, torch::jit::Stack& stack);
 MapOrder map_order_of(const graph::OpInfo& op);
 // Whether the last bits may be others than PyTorch's: a kernel of ours, or sums in the order that maps happen to have.
 bool may_round_otherwise(const graph::OpInfo& op);
+// Whether writes raise its version: those of inference tensors do not, unless `.data` made one of an ordinary tensor.
+inline bool counts_versions(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->version_counter().enabled();
+}
 
 }  // namespace lockstep::dynamic

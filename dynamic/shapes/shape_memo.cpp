@@ -12,6 +12,8 @@ struct ShapeMemo::State {
   mutable std::mutex mutex;
   std::unordered_multimap<uint64_t, std::unique_ptr<graph::Signature>> by_hash;
   std::atomic<uint64_t> epoch{1};
+
+  const graph::Signature* find_locked(const graph::OpInfo& op, const graph::SignatureWords& words, uint64_t hash) const;
 };
 
 ShapeMemo::ShapeMemo() : state_(new State) { hold_across_fork(ForkRank::kShapes, state_->mutex); }
@@ -21,18 +23,24 @@ ShapeMemo& ShapeMemo::instance() {
   return *memo;
 }
 
-const graph::Signature* ShapeMemo::find(const graph::OpInfo& op, const graph::SignatureWords& words,
-                                        uint64_t hash) {
-  std::lock_guard lock(state_->mutex);
-  auto [begin, end] = state_->by_hash.equal_range(hash);
+const graph::Signature* ShapeMemo::State::find_locked(const graph::OpInfo& op, const graph::SignatureWords& words,
+                                                      uint64_t hash) const {
+  auto [begin, end] = by_hash.equal_range(hash);
   for (auto it = begin; it != end; ++it)
     if (it->second->op == &op && it->second->words == words) return it->second.get();
   return nullptr;
 }
 
+const graph::Signature* ShapeMemo::find(const graph::OpInfo& op, const graph::SignatureWords& words,
+                                        uint64_t hash) {
+  std::lock_guard lock(state_->mutex);
+  return state_->find_locked(op, words, hash);
+}
+
 const graph::Signature* ShapeMemo::insert(std::unique_ptr<graph::Signature> signature) {
   std::lock_guard lock(state_->mutex);
   const auto hash = signature->hash;
+  if (const auto* known = state_->find_locked(*signature->op, signature->words, hash)) return known;
   return state_->by_hash.emplace(hash, std::move(signature))->second.get();
 }
 

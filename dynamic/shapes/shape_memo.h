@@ -15,6 +15,7 @@ class ShapeMemo {
 
   // Borrowed; valid until `forget_if_large` is called while no session runs.
   const graph::Signature* find(const graph::OpInfo& op, const graph::SignatureWords& words, uint64_t hash);
+  // The one that is there already, where there is one.
   const graph::Signature* insert(std::unique_ptr<graph::Signature> signature);
   // Borrowed pointers made in another epoch are dead.
   uint64_t epoch() const;

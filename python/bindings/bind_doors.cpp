@@ -29,7 +29,8 @@ void bind_doors(py::module_& m) {
   m.def("drain", [] {
     if (auto* session = Session::active_on_this_thread()) session->drain();
   });
-  m.def("before_fork", [] { Session::prepare_fork(); });
+  m.def("before_fork", &Session::prepare_fork);
+  m.def("after_fork_in_parent", &Session::end_fork);
   m.def("after_fork_in_child", [] {
     Session::abandon_all();
     set_main_thread(PyThread_get_thread_ident());

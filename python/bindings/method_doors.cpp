@@ -2,6 +2,7 @@
 // functions made by template, one for each slot and calling convention.
 #include "python/bindings/method_doors.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "coexec/session.h"
+#include "tracer/hook.h"
 
 namespace py = pybind11;
 
@@ -48,6 +50,11 @@ void pass_tensor(const at::Tensor& tensor, DoorKind kind) {
   if (kind != DoorKind::kExpose && kind != DoorKind::kLend) return;
   if (!link && coexec::owns_plain_memory(storage)) link = coexec::link_storage(storage);
   if (link && kind == DoorKind::kExpose) coexec::ReadingScope::note(coexec::expose(*link));
+}
+
+// Ordinary conversions ask for a value by an op, which the hook sees.
+bool is_ordinary(DoorKind kind) {
+  return kind == DoorKind::kConvert && !c10::impl::tls_is_dispatch_key_excluded(tracer::kHookKey);
 }
 
 PyObject* subject_of(PyObject* self, PyObject* first) {
@@ -180,6 +187,7 @@ template <size_t kSlot>
 struct Entry {
   static PyObject* plain(PyObject* self, PyObject* args) {  // METH_NOARGS, METH_O, METH_VARARGS
     const Door& door = doors[kSlot];
+    if (is_ordinary(door.kind)) return door.original(self, args);
     if (!try_pass(door, self, first_of(args))) return nullptr;
     return through(door, self, first_of(args), [&] { return door.original(self, args); });
   }
@@ -273,6 +281,7 @@ DoorKind door_kind(const std::string& name) {
       {"drain", DoorKind::kDrain},   {"read", DoorKind::kRead}, {"settle", DoorKind::kSettle},
       {"expose", DoorKind::kExpose}, {"lend", DoorKind::kLend}, {"scope", DoorKind::kScope},
       {"alone", DoorKind::kAlone},   {"settle integers", DoorKind::kSettleIntegers},
+      {"convert", DoorKind::kConvert},
   };
   return kinds.at(name);
 }

@@ -12,6 +12,7 @@ namespace lockstep::bindings {
 enum class DoorKind {
   kDrain,   // wait for everything that was asked
   kRead,    // the value of `self` (or of the first argument) is read now
+  kConvert,  // the same, where nothing else shows that: other C++ makes a number of it with the hook switched off
   kSettle,  // C++ above the hook reads the memory of every tensor argument
   kSettleIntegers,  // ... of those that hold integers, and of nothing that it asks for
   kExpose,  // the memory of `self` (or of the first argument) can be seen from now on

@@ -37,8 +37,10 @@ _GENERATOR_METHODS = (
 
 _TENSOR_READS = ("tolist",)
 _TENSOR_LOANS = ("numpy",)
+# Also of what makes a tensor of a list of tensors, as `x[0, [t]]` does, and looks below the hook.
+_TENSOR_CONVERSIONS = ("__index__", "__int__", "__float__", "__bool__", "__complex__")
 _TENSOR_EXPOSURES = ("data_ptr", "untyped_storage", "_storage", "storage")
-_FUNCTION_EXPOSURES = ("_to_dlpack", "_to_dlpack_versioned")
+_FUNCTION_EXPOSURES = ("_to_dlpack", "_to_dlpack_versioned", "_data_address")
 
 
 # Composites above the hook that read memory or host values of their arguments in C++.
@@ -57,8 +59,12 @@ _RAW_READERS = (
 # They read how long the sequences are that were packed, and nothing else.
 _LENGTH_READERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
-# C++ that prints or writes tensors by ops of its own.
+# C++ that prints or writes tensors by ops of its own (tracing prints those that it refuses).
 _PRINTERS = (
+    torch._C._create_graph_by_tracing, torch._C._create_function_from_trace,
+    torch._C._create_function_from_trace_with_dict,
+    torch._C.ScriptModule._create_method_from_trace,
+    torch._C.ScriptModule._create_method_from_trace_with_dict,
     torch._C._pickle_save, torch._C.ScriptModule.dump, torch._C.ScriptModule.dump_to_str,
     torch._C.Graph.str, torch._C.Graph.__repr__, torch._C.Node.__repr__,
     torch._C.ScriptList.__repr__, torch._C.ScriptDict.__repr__,
@@ -112,6 +118,7 @@ def _install_method_doors(library) -> None:
     for names, kind in (
         (_TENSOR_READS, "read"),
         (_TENSOR_LOANS, "lend"),
+        (_TENSOR_CONVERSIONS, "convert"),
         (_TENSOR_EXPOSURES, "expose"),
     ):
         for name in names:
@@ -256,5 +263,9 @@ def install(library) -> None:
     _install_op_doors(library)
     _install_extension_door(library)
     library.set_main_thread(threading.main_thread().ident)
-    os.register_at_fork(before=library.before_fork, after_in_child=library.after_fork_in_child)
+    os.register_at_fork(
+        before=lambda: library.before_fork(threading.active_count() > 1),
+        after_in_parent=library.after_fork_in_parent,
+        after_in_child=library.after_fork_in_child,
+    )
     atexit.register(library.stop_threads)

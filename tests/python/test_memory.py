@@ -14,6 +14,7 @@ from lockstep import _C, Error
 from lockstep.memory import ROLES
 from lockstep.places import describe_line
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 WIDTH, BATCH, DEPTH = 64, 512, 3
 LAYER = 4 * (WIDTH * WIDTH + WIDTH)  # bytes
@@ -280,3 +281,19 @@ def test_long_lines_are_cut():
     assert line.startswith("a.py:3 in f: lambda x: (x + x") and line.endswith("…")
     assert len(line) == len("a.py:3 in f: ") + 60
     assert describe_line({"where": "a.py:3 in f", "source": "x + 1"}) == "a.py:3 in f: x + 1"
+
+
+def test_objects_that_ops_take_do_not_live_as_long_as_the_graph():
+    """Storages, packed weights, process groups: the graph keeps numbers and text, no objects."""
+
+    def step(x, storage):
+        return torch.empty(0).set_(storage).sum() + x.sum()
+
+    for run in (step, lockstep.function(step, when="always")):
+        storage = torch.ones(64).untyped_storage()
+        for _ in range(6):
+            run(torch.ones(3), storage)
+        kept = StorageWeakRef(storage)
+        del storage
+        gc.collect()
+        assert kept.expired()

@@ -666,3 +666,89 @@ def test_modules_with_many_functions_are_watched_whole():
     print(len(made) > 400, are_watched, torch._C._get_nnpack_enabled())
     """
     assert run_code(code).stdout.split() == ["True", "True", "True"]
+
+
+# ---- lists that hold tensors, as indices
+
+
+TABLE = torch.arange(200.0).view(2, 100)
+INDEXED = {
+    "x[0, [t]]": lambda x, t: x[0, [t]],
+    "x[:, [t, t + 1]]": lambda x, t: x[:, [t, t + 1]],
+    "x[[t % 2, 1], :]": lambda x, t: x[[t % 2, 1], :],
+    "x[..., [t]]": lambda x, t: x[..., [t]],
+    "x[0, (t, 3)]": lambda x, t: x[0, (t, 3)],
+    "x[None, [[t % 2], [1]]]": lambda x, t: x[None, [[t % 2], [1]]],
+    "x[0, [t]] = 1": lambda x, t: put(x.clone(), t, 1.0),
+    "nested": lambda x, t: torch.nested.nested_tensor([[t, t], [t + 1]]).to_padded_tensor(0),
+    "nested floats": lambda x, t: torch.nested.nested_tensor([[t * 0.5, t], [t]]).to_padded_tensor(
+        0
+    ),
+    "nested bools": lambda x, t: torch.nested.nested_tensor([[t > 2], [t > 3]]).to_padded_tensor(0),
+    "complex": lambda x, t: torch.nested.nested_tensor([[t + 1j]]).to_padded_tensor(0),
+}
+
+
+def put(x, t, value):
+    x[0, [t]] = value
+    return x
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("runner", ["behind", "inplace"])
+@pytest.mark.parametrize("kind", ["pending", "stale"])
+@pytest.mark.parametrize("form", INDEXED)
+def test_lists_that_hold_tensors(form, kind, runner):
+    def make():
+        kept = torch.zeros((), dtype=torch.long)
+
+        def step(number):
+            position = busy(number).amax().long()
+            if kind == "stale":  # it has memory, and an older value there
+                position = kept.copy_(position)
+            return INDEXED[form](TABLE, position).tolist()
+
+        return step
+
+    expected = outcomes(make())
+    assert not any(isinstance(one, str) for one in expected), expected
+    for numerics in ("strict", "default"):
+        step = lockstep.function(make(), numerics=numerics, when="always", runner=runner)
+        assert outcomes(step) == expected, numerics
+
+
+def test_conversions_to_numbers_are_fetched_once():
+    """The doors of these lists let ordinary ones pass, of which each is one fetch."""
+    step = lockstep.function(
+        lambda x: (int(x), float(x), bool(x), complex(x), range(9)[x]), when="always"
+    )
+    for _ in range(4):
+        step(torch.tensor(3))
+    lockstep.reset_stats(step)
+    assert step(torch.tensor(3)) == (3, 3.0, True, 3 + 0j, 3)
+    assert lockstep.stats(step)["fetches"] == 5
+
+
+def test_tracing_that_refuses_a_pending_tensor():
+    def make():
+        weight = torch.randn(3, 3, requires_grad=True)
+
+        def step(number):
+            with torch.no_grad():
+                weight.copy_(busy(number)[:3, :3])
+            try:
+                torch.jit.trace(lambda x: x @ weight, torch.ones(2, 3))
+            except RuntimeError as error:
+                return str(error)[:60]
+            return None
+
+        return step
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert "Cannot insert a Tensor that requires grad" in make()(1.0)
+        expect_the_same(make)
+
+
+def test_the_address_of_a_pending_tensor():
+    expect_the_same(lambda: lambda number: torch._C._data_address(busy(number)) != 0)

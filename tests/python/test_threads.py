@@ -566,6 +566,74 @@ def test_a_forked_child_waits_for_nothing_of_other_threads():
     assert run_code(code).stdout.strip() == "{0}"
 
 
+@pytest.mark.parametrize("runner", ["behind", "yielding", "inplace"])
+def test_a_child_forked_by_another_thread_finds_what_was_asked_for(runner):
+    code = """
+    import os, signal, sys, threading, torch, lockstep
+    weight, x = torch.randn(64, 64) / 8, torch.randn(16, 64)
+    kept = [None]
+
+    def step(x):
+        for _ in range(20):
+            x = torch.sin(x @ weight)
+        kept[0] = x
+        for _ in range(20):
+            x = torch.sin(x @ weight)
+
+    step(x)
+    expected = kept[0].clone()
+    codes, is_over = set(), threading.Event()
+
+    def fork():
+        for _ in range(60):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)
+                os._exit(not torch.allclose(kept[0], expected, 1e-3, 1e-4))
+            codes.add(os.waitpid(child, 0)[1])
+        is_over.set()
+
+    decorated = lockstep.function(step, when="always", runner=sys.argv[1])
+    thread = threading.Thread(target=fork)
+    thread.start()
+    while not is_over.is_set():
+        decorated(x)
+    thread.join()
+    print(codes)
+    """
+    assert run_code(code, runner).stdout.strip() == "{0}"
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_child_forked_beside_threads_ends_none(is_alone):
+    """What others held at the fork, the BLAS takes as a thread ends: so none begins there."""
+    code = """
+    import os, signal, sys, threading, torch, lockstep
+    net = torch.nn.Linear(256, 256)
+    options = {"when": "always", "numerics": "strict", "runner": sys.argv[2]}
+    step = lockstep.function(lambda x: net(x).square().sum(), **options)
+    x = torch.randn(64, 256)
+    expected = {step(x).item() for _ in range(4)}
+    rest = threading.Event()
+    thread = threading.Thread(target=rest.wait)
+    if sys.argv[1] == "False":
+        thread.start()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        found = {step(x).item() for _ in range(4)}
+        tasks = "/proc/self/task"
+        names = [open(f"{tasks}/{task}/comm").read() for task in os.listdir(tasks)]
+        os._exit(10 * (found != expected) + ("lockstep-runner\\n" in names))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    rest.set()
+    print(code)
+    """
+    for runner in ("behind", "yielding"):
+        expected = "1" if is_alone else "0"
+        assert run_code(code, str(is_alone), runner).stdout.strip() == expected
+
+
 def test_a_late_runner_uses_as_many_threads_as_its_leader():
     """What another thread set last is no setting of this one."""
     code = """

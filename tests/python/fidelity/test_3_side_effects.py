@@ -205,6 +205,38 @@ def test_warnings(trouble):
 
 
 @item("3.warnings")
+def test_warnings_that_were_given_once_and_are_wanted_always():
+    def make(run):
+        shown, caught = [], []
+
+        def step(x):
+            value = busy(x)[0, :3].to(torch.complex64)
+            try:
+                return value.to(torch.float32)  # warns once in a process
+            except UserWarning:
+                caught.append(len(caught))
+            return value.real * 2
+
+        def between(n):
+            torch.set_warn_always(n % 9 > 5)
+            warnings.simplefilter("error" if n % 9 > 7 else "always")
+            return (torch.randn(3),)
+
+        warnings.showwarning = lambda message, *rest, **names: shown.append(str(message)[:30])
+        return Case(step, between, shown=shown, caught=caught)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.ones(1, dtype=torch.complex64).to(torch.float32)  # that once
+            shots = check(make, calls=11)
+    finally:
+        torch.set_warn_always(False)
+    state = shots[-1]["state"]
+    assert len(state["shown"]) > 1 and len(state["caught"]) > 1
+
+
+@item("3.warnings")
 @pytest.mark.parametrize("once", ["default", "once", "module"])
 def test_warning_filters_that_show_once(once):
     def make(run):
