@@ -518,3 +518,23 @@ def test_requires_grad_in_the_middle():
         return Case(step, lambda n: (*batch(), n % 2 == 1), net=net)
 
     check(make, calls=7)
+
+
+@item("6.data")
+def test_version_counters_and_inference_mode():
+    def make(run):
+        kept = torch.zeros(3)
+
+        def step(number):
+            with torch.inference_mode(number % 3 == 2):
+                kept.data = kept.data.clone()
+            made = torch.ones(3)
+            torch._foreach_add_([made, kept], 1)
+            with torch.inference_mode(number % 4 > 1):
+                blank = torch.ops.aten.zeros([2])
+            versions = [kept._version, None if blank.is_inference() else blank._version]
+            return made, kept.clone(), versions
+
+        return Case(step, lambda n: (n,), kept=kept)
+
+    check(make, calls=16, share=None)
