@@ -146,6 +146,7 @@ void Session::stay_in_place() {
 
 namespace {
 
+thread_local bool t_forks = false;  // its own hooks may ask meanwhile
 bool forks_beside_threads = false;
 // In a child, for ever. What another thread held at the fork stays locked there, a lock of the BLAS among them that each
 // thread takes as it ends: so no thread begins that would have to end.
@@ -162,7 +163,8 @@ void order_all_threads() {
 // Nothing is pending in the child, and its only thread knows no workers that do not exist there.
 void Session::prepare_fork(bool beside_threads) {
   forks_beside_threads = beside_threads;
-  is_forking = true;
+  t_forks = true;
+  forks++;
   order_all_threads();
   for (Session* session : all()) {
     if (!session->is_active()) continue;
@@ -176,7 +178,10 @@ void Session::prepare_fork(bool beside_threads) {
   if (t_session.session) t_session.session->has_workers_ = false;
 }
 
-void Session::end_fork() { is_forking = false; }
+void Session::end_fork() {
+  t_forks = false;
+  forks--;
+}
 
 // By another thread: until the leading one has asked for what it is about to, and does not begin with more.
 void Session::wait_until_asked() {
@@ -196,23 +201,25 @@ void Session::wait_until_asked() {
 
 // The leading thread's side.
 void Session::wait_for_fork() {
+  if (t_forks) return;
   do {
     end_asking();
     host_.wait_released_uninterrupted(
         [](void*) {
           std::this_thread::yield();
-          return !is_forking.load(std::memory_order_acquire);
+          return forks.load(std::memory_order_acquire) == 0;
         },
         nullptr);
     is_asking_.store(true, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);
-  } while (is_forking.load(std::memory_order_relaxed));
+  } while (forks.load(std::memory_order_relaxed) > 0);
 }
 
 // The child goes on eagerly: its session, drained before the fork, is forgotten with its runner.
 void Session::abandon_all() {
   if (forks_beside_threads) has_locks_of_others = true;
-  is_forking = false;
+  t_forks = false;
+  forks = 0;
   tracer::listen(nullptr);
   listening_ = nullptr;
   auto& known = sessions();

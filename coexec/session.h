@@ -112,12 +112,12 @@ class Session final : public tracer::OpSink {
   static inline thread_local Session* listening_ = nullptr;
   // Nobody asks while the process forks: a child would never see what is pending then. Who forks orders all threads, so that
   // leading threads need no fence for it.
-  static inline std::atomic<bool> is_forking{false};
+  static inline std::atomic<int> forks{0};  // that have begun and not ended
   std::atomic<bool> is_asking_{false};
   void begin_asking() {
     is_asking_.store(true, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (is_forking.load(std::memory_order_relaxed)) wait_for_fork();
+    if (forks.load(std::memory_order_relaxed) > 0) wait_for_fork();
   }
   void end_asking() { is_asking_.store(false, std::memory_order_release); }
   void wait_for_fork();

@@ -604,6 +604,26 @@ def test_a_child_forked_by_another_thread_finds_what_was_asked_for(runner):
     assert run_code(code, runner).stdout.strip() == "{0}"
 
 
+def test_hooks_of_a_fork_ask_for_ops():
+    code = """
+    import os, torch
+    hooked = []
+    os.register_at_fork(before=lambda: hooked.append(torch.ones(3) * len(hooked)))
+    import lockstep
+
+    def step(x):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        return hooked[-1] + x
+
+    step = lockstep.function(step, when="always", runner="behind")
+    print([step(torch.ones(3)).sum().item() for _ in range(5)])
+    """
+    assert run_code(code).stdout.strip() == "[3.0, 6.0, 9.0, 12.0, 15.0]"
+
+
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_child_forked_beside_threads_ends_none(is_alone):
     """What others held at the fork, the BLAS takes as a thread ends: so none begins there."""
