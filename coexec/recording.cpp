@@ -12,7 +12,6 @@
 #include "dynamic/vm/allocator.h"
 #include "dynamic/vm/cache_line.h"
 #include "dynamic/vm/executor.h"
-#include "graph/value_text.h"
 
 namespace lockstep::coexec {
 
@@ -30,6 +29,16 @@ bool is_same_constant(const c10::IValue& a, const c10::IValue& b) {
   const auto x = a.toListRef(), y = b.toListRef();
   return std::equal(x.begin(), x.end(), y.begin(), y.end(), is_same_constant);
 }
+
+namespace {
+
+// A storage, packed weights, a group of processes: they do not live as long as the graph.
+bool holds_objects(const c10::IValue& value) {
+  if (value.isList()) return std::ranges::any_of(value.toListRef(), holds_objects);
+  return value.isStorage() || value.isObject() || value.isCapsule() || value.isPyObject() || value.isStream();
+}
+
+}  // namespace
 
 void Session::fill_outputs(graph::Signature& signature, const torch::jit::Stack& results) {
   const auto fresh = dynamic::fresh_results(*signature.op, results, &signature.list_sizes);
@@ -72,9 +81,8 @@ graph::Node* Session::record(const OpInfo& op, at::ArrayRef<c10::IValue> args, c
     node->varies.assign(args.size(), false);
     for (size_t a = 0; a < args.size(); ++a) {
       if (!is_constant(op.args[a].kind)) continue;
-      const bool is_value = graph::print_value(args[a]).has_value();
-      if (is_value) node->constants[a] = args[a];
-      node->varies[a] = !is_value;  // an object (a storage, packed weights) does not live as long as the graph
+      node->varies[a] = holds_objects(args[a]);
+      if (!node->varies[a]) node->constants[a] = args[a];
     }
     note_sources(*node);
   } else {

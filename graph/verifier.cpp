@@ -191,7 +191,7 @@ class Verifier {
       if (!is_constant(op.args[a].kind)) {
         if (!value.isNone()) found(Violation::tensor_constant, node.id, detail);
         if (node.varies[a]) found(Violation::varying_tensor, node.id, "argument " + arguments[a].name());
-      } else if (!(node.varies[a] && value.isNone()) && !fits(value, arguments[a].real_type())) {
+      } else if (!fits(value, arguments[a].real_type())) {
         found(Violation::wrong_constant, node.id, detail);
       }
     }
