@@ -202,17 +202,14 @@ void Session::wait_until_asked() {
 // The leading thread's side.
 void Session::wait_for_fork() {
   if (t_forks) return;
-  do {
-    end_asking();
-    host_.wait_released_uninterrupted(
-        [](void*) {
-          std::this_thread::yield();
-          return forks.load(std::memory_order_acquire) == 0;
-        },
-        nullptr);
-    is_asking_.store(true, std::memory_order_relaxed);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-  } while (forks.load(std::memory_order_relaxed) > 0);
+  end_asking();
+  host_.wait_released_uninterrupted(
+      [](void*) {
+        std::this_thread::yield();
+        return forks.load(std::memory_order_acquire) == 0;
+      },
+      nullptr);
+  begin_asking();
 }
 
 // The child goes on eagerly: its session, drained before the fork, is forgotten with its runner.

@@ -276,11 +276,13 @@ def _names(code: types.CodeType) -> tuple[set[str], set[str]]:
     return names, attributes
 
 
+def _is_standard(module: str | None) -> bool:
+    return str(module).partition(".")[0] in _LIBRARIES
+
+
 def _is_of_library(fn: types.FunctionType) -> bool:
     """A closure of a library may hold something of the user's: `torch.no_grad()(step)`."""
-    if str(fn.__module__).partition(".")[0] not in _LIBRARIES:
-        return False
-    return all(map(_holds_nothing, fn.__closure__ or ()))
+    return _is_standard(fn.__module__) and all(map(_holds_nothing, fn.__closure__ or ()))
 
 
 def _holds_nothing(cell: types.CellType) -> bool:
@@ -311,7 +313,7 @@ def _is_own(name: str | None, module: str) -> bool:
 
 def _is_of_program(module: str | None) -> bool:
     """Whether the module of this name is neither Python's nor an installed library's."""
-    if str(module).partition(".")[0] in _LIBRARIES or module not in sys.modules:
+    if _is_standard(module) or module not in sys.modules:
         return False
     file = getattr(sys.modules[module], "__file__", None) or ""
     return not {"site-packages", "dist-packages"} & set(file.split(os.sep))

@@ -390,7 +390,9 @@ def test_locks_and_files_that_are_reached(tmp_path):
 
 def test_what_cannot_be_copied_is_named():
     batches = (torch.ones(2) for _ in range(3))
-    with pytest.raises(lockstep.Error, match="by .batches. a generator, which cannot be copied"):
+    with pytest.raises(
+        lockstep.Error, match="reaches by .batches. a generator, which cannot be copied"
+    ):
         verify(lambda: next(batches) * 2)
 
 
